@@ -1,0 +1,67 @@
+"""The errors a user can meet. Each says what was wrong, the value, and what to do next.
+
+    MtplxError
+    ├── UsageError          a flag, field or argument that cannot be meant (exit code 2)
+    │   └── SamplingError   a sampling field out of range or unknown
+    ├── ModelNotFoundError  a path, hub id or alias that leads to no checkpoint
+    ├── DownloadError       the network or the index did not give what was asked
+    ├── CheckpointError     files that are there but are not a checkpoint we can read
+    │   ├── UnsupportedTensorError  a tensor type or architecture we do not know
+    │   └── HeadError       an MTP head that does not fit its trunk
+    ├── PromptTooLongError  more tokens than the context holds
+    ├── RollbackError       a cache that cannot undo what it was asked to undo
+    ├── FileAccessError     a file or folder that cannot be read or written
+    └── TrainingError       training that cannot start or go on
+"""
+
+
+class MtplxError(Exception):
+    """A mistake or a circumstance that a person can act on; the text is shown as it is."""
+
+    exit_code = 1
+
+
+class UsageError(MtplxError):
+    """A flag, field or argument that cannot be meant."""
+
+    exit_code = 2
+
+
+class SamplingError(UsageError):
+    """A sampling field that is out of range or unknown."""
+
+
+class ModelNotFoundError(MtplxError):
+    """A path, hub id or alias that leads to no checkpoint."""
+
+
+class DownloadError(MtplxError):
+    """The network or the index did not give what was asked, or gave something else."""
+
+
+class CheckpointError(MtplxError):
+    """Files that exist but are not a checkpoint we can read."""
+
+
+class UnsupportedTensorError(CheckpointError):
+    """A tensor type or architecture that we do not know."""
+
+
+class HeadError(CheckpointError):
+    """An MTP head that does not fit its trunk."""
+
+
+class PromptTooLongError(MtplxError):
+    """More tokens than the model's context holds."""
+
+
+class RollbackError(MtplxError):
+    """A cache that cannot undo what it was asked to undo."""
+
+
+class FileAccessError(MtplxError):
+    """A file or folder that cannot be read or written."""
+
+
+class TrainingError(MtplxError):
+    """Training that cannot start or go on."""

@@ -1,0 +1,147 @@
+"""What the decode loop, the models and the laws share: records and protocols, no behaviour.
+
+Words: the *target* is the model whose distribution `p` is kept; the *draft* comes from a
+*drafter* with distribution `q`. A *block* is the pending token followed by the draft; one
+target pass over it gives a row of logits per token. *Accepted* draft tokens are a prefix of
+the draft, followed by one *recovered* token (after a rejection) or *bonus* token (after none).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """K proposed tokens and the distributions they were drawn from.
+
+    token_ids: [K] int32.
+    probs: [K, S] float32, row i the q that token i was *actually* drawn from; None when every
+        position is one-hot (a greedy head or a lookup), which is then what the law uses.
+    support: [S] int32, the vocabulary ids of the columns of `probs`; None when S is the whole
+        vocabulary in order. Outside the support q is zero.
+    """
+
+    token_ids: mx.array
+    probs: mx.array | None = None
+    support: mx.array | None = None
+
+    def __len__(self) -> int:
+        return int(self.token_ids.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class DraftInput:
+    """Committed rows the drafter has not seen: hidden state i and the token that follows it.
+
+    hidden: [n, D], the target's hidden state at n consecutive committed positions.
+    token_ids: [n] int32, the token after each of them; the last is the pending token.
+    """
+
+    hidden: mx.array
+    token_ids: mx.array
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What a law kept of a draft of K tokens. Everything is lazy and lives on the device.
+
+    num_accepted: [] int32, length of the accepted prefix, 0..K.
+    token_ids: [K + 1] int32: the draft up to `num_accepted`, then the recovered or bonus token;
+        entries behind it have no meaning.
+    num_underflows: [] int32, residuals that had no mass left and fell back to p.
+    """
+
+    num_accepted: mx.array
+    token_ids: mx.array
+    num_underflows: mx.array
+
+
+@dataclass(frozen=True, slots=True)
+class Uniforms:
+    """The random numbers of one round, each in [0, 1) and keyed by absolute position.
+
+    accept: [K] float32, one test per draft position.
+    choose: [K + 1, 2] float32, the draw at each position if it turns out to be recovered or
+        bonus: the first number picks a segment of the vocabulary, the second a token within it.
+    """
+
+    accept: mx.array
+    choose: mx.array
+
+
+DrawDraft = Callable[[mx.array, int], tuple[mx.array, mx.array | None]]
+"""(draft logits [1, S], index in the draft) -> the column drawn [1] int32, and the q [1, S] it was
+drawn from, None where q is one-hot."""
+
+
+class LayerCache(Protocol):
+    """State of one layer that can undo the tail of its last pass."""
+
+    @property
+    def offset(self) -> int:
+        """Tokens held."""
+
+    def keep(self, num_tokens: int) -> None:
+        """Of the last pass's tokens keep the first `num_tokens`; the rest never happened.
+
+        Raises RollbackError, naming the layer, where the pass did not record what that needs.
+        """
+
+    def rewind(self, length: int) -> None:
+        """Go back to the state after the first `length` tokens, to reuse a shared prompt prefix."""
+
+    @property
+    def state(self) -> list[mx.array]:
+        """The arrays it holds, for evaluation."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that the state holds."""
+
+
+class Target(Protocol):
+    """The model whose distribution is kept."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context_length(self) -> int: ...
+
+    def make_cache(self) -> list[LayerCache]: ...
+
+    def forward(self, token_ids: mx.array, cache: list[LayerCache]) -> mx.array:
+        """Hidden states [T, D] before the final norm, of T new tokens [T] int32."""
+
+    def normalise(self, hidden: mx.array) -> mx.array:
+        """The final norm, apart from `forward` so that heads can be fed either stage."""
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Logits [T, V] of hidden states [T, D] that have been through the final norm."""
+
+
+class Drafter(Protocol):
+    """Whatever proposes tokens. Its state follows the target's committed tokens."""
+
+    @property
+    def num_rows(self) -> int:
+        """Committed (hidden, next token) rows its state holds."""
+
+    def observe(self, rows: DraftInput) -> None:
+        """Take committed rows into the state, as in prefill."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory that its state holds."""
+
+    def propose(self, rows: DraftInput, num_tokens: int, draw: DrawDraft) -> Draft:
+        """Take committed rows in and draft `num_tokens` tokens after the pending one."""
+
+    def keep(self) -> None:
+        """Forget everything proposed; committed rows stay."""
+
+    def rewind(self, num_rows: int) -> None:
+        """Go back to the first `num_rows` committed rows."""
