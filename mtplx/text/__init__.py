@@ -1,0 +1,1 @@
+"""Conversations to prompts, tokens to text, and where a text ends."""
