@@ -1,0 +1,49 @@
+"""What the whole suite shares: the BLAS under MLX, the default model, and what needs a Mac."""
+
+from pathlib import Path
+
+import pytest
+
+from mtplx.blas import preload, serving
+from mtplx.errors import DownloadError, FileAccessError
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--blas",
+        choices=("auto", "mlx"),
+        default="auto",
+        help="the BLAS under MLX on Linux: the fastest there is, or MLX's own",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Runs before any test module, and so before any of them imports MLX."""
+    preload(config.getoption("--blas"))
+
+
+def pytest_report_header() -> str:
+    blas = serving()
+    return f"blas: {blas.name} {blas.version or ''} {blas.threads or ''}".rstrip()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needing = [item for item in items if item.get_closest_marker("metal")]
+    if not needing:
+        return
+    import mlx.core as mx
+
+    if not mx.metal.is_available():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="needs an Apple GPU"))
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The default model's file, fetched into the user's cache if it is not there yet."""
+    from mtplx.loading.fetch import fetch
+
+    try:
+        return fetch()
+    except (DownloadError, FileAccessError) as error:
+        pytest.skip(f"the default model cannot be had: {error}")
