@@ -1,0 +1,1 @@
+"""Files that ship with the package: the default model's head, prompts."""

@@ -1,0 +1,133 @@
+"""Llama-type trunks: RMSNorm, rotary grouped-query attention, SwiGLU, residual stream.
+
+Written out here rather than taken from mlx-lm because the default model goes through it: no
+seconds of imports, products over the same rows joined into one (q, k and v; gate and up), and
+the final norm apart, so that an MTP head can be fed the hidden state before or after it.
+"""
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mtplx.cache import AttentionCache
+from mtplx.models.matrix import Matrix
+from mtplx.speculation import LayerCache
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaDims:
+    """Sizes and constants of a llama-type model."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_size: int
+    vocab_size: int
+    context_length: int
+    rope_base: float
+    norm_eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaBlock:
+    """Weights of one layer. Rows of q and k are in half-split rotary order."""
+
+    attention_norm: mx.array  # [D]
+    qkv: Matrix  # [(H + 2 H_kv) * head_dim, D]
+    output: Matrix  # [D, H * head_dim]
+    mlp_norm: mx.array  # [D]
+    gate_up: Matrix  # [2 * mlp_size, D]
+    down: Matrix  # [D, mlp_size]
+
+    def arrays(self) -> list[mx.array]:
+        """Every array of the layer."""
+        matrices = (self.qkv, self.output, self.gate_up, self.down)
+        return [self.attention_norm, self.mlp_norm, *(a for m in matrices for a in m.arrays())]
+
+
+def split_heads(dims: LlamaDims, qkv: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """qkv [B, T, (H + 2 H_kv) * head_dim] -> q [B, H, T, hd], k and v [B, H_kv, T, hd]."""
+    batch, rows, _ = qkv.shape
+    heads = qkv.reshape(batch, rows, -1, dims.head_dim).transpose(0, 2, 1, 3)
+    q_end, k_end = dims.num_heads, dims.num_heads + dims.num_kv_heads
+    return heads[:, :q_end], heads[:, q_end:k_end], heads[:, k_end:]
+
+
+def rotate(dims: LlamaDims, x: mx.array, offset: int | mx.array) -> mx.array:
+    """Rotary position embedding of x [B, H, T, hd], rows at positions offset, offset + 1, …"""
+    return mx.fast.rope(
+        x, dims.head_dim, traditional=False, base=dims.rope_base, scale=1.0, offset=offset
+    )
+
+
+@mx.compile
+def swiglu(gate_up: mx.array) -> mx.array:
+    """silu(gate) * up for [..., 2 * mlp_size]."""
+    gate, up = mx.split(gate_up, 2, axis=-1)
+    return gate * mx.sigmoid(gate) * up
+
+
+def run_block(dims: LlamaDims, block: LlamaBlock, x: mx.array, cache: AttentionCache) -> mx.array:
+    """One layer over x [B, T, D], appending to its cache."""
+    batch, rows, _ = x.shape
+    q, k, v = split_heads(dims, block.qkv(mx.fast.rms_norm(x, block.attention_norm, dims.norm_eps)))
+    offset = cache.offset
+    keys, values = cache.update_and_fetch(rotate(dims, k, offset), v)
+    mixed = mx.fast.scaled_dot_product_attention(
+        rotate(dims, q, offset),
+        keys,
+        values,
+        scale=dims.head_dim**-0.5,
+        mask="causal" if rows > 1 else None,
+    )
+    x = x + block.output(mixed.transpose(0, 2, 1, 3).reshape(batch, rows, -1))
+    return x + block.down(swiglu(block.gate_up(mx.fast.rms_norm(x, block.mlp_norm, dims.norm_eps))))
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaTarget:
+    """A llama-type trunk as the decode loop sees it (speculation.Target)."""
+
+    dims: LlamaDims
+    embedding: Matrix  # [V, D]
+    blocks: tuple[LlamaBlock, ...]
+    final_norm: mx.array  # [D]
+    lm_head: Matrix  # [V, D]; the embedding itself when they are tied
+
+    def arrays(self) -> list[mx.array]:
+        """Every array of the model; a tied lm_head counts once."""
+        ends = (
+            [self.embedding] if self.lm_head is self.embedding else [self.embedding, self.lm_head]
+        )
+        layers = [array for block in self.blocks for array in block.arrays()]
+        return [*(a for end in ends for a in end.arrays()), *layers, self.final_norm]
+
+    @property
+    def vocab_size(self) -> int:
+        return self.dims.vocab_size
+
+    @property
+    def context_length(self) -> int:
+        return self.dims.context_length
+
+    def make_cache(self) -> list[LayerCache]:
+        return [AttentionCache(f"blk.{i}.attn") for i in range(self.dims.num_layers)]
+
+    def forward(self, token_ids: mx.array, cache: list[LayerCache]) -> mx.array:
+        return self.forward_batch(token_ids[None], cache)[0]
+
+    def forward_batch(self, token_ids: mx.array, cache: list[LayerCache]) -> mx.array:
+        """As `forward`, for B sequences in step: token_ids [B, T] -> [B, T, D]."""
+        x = self.embedding.rows(token_ids)
+        for block, layer in zip(self.blocks, cache, strict=True):
+            assert isinstance(layer, AttentionCache)
+            x = run_block(self.dims, block, x, layer)
+        return x
+
+    def normalise(self, hidden: mx.array) -> mx.array:
+        return mx.fast.rms_norm(hidden, self.final_norm, self.dims.norm_eps)
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        return self.lm_head(hidden)
