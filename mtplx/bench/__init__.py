@@ -1,0 +1,1 @@
+"""Measuring: plain decoding, each draft depth and mlx-lm, side by side in one process."""

@@ -1,0 +1,118 @@
+"""mlx-lm's own model over a target's weights, to compare the two decode loops and nothing else.
+
+The arrays are shared, not copied: parts of a joined product are views of its rows.
+"""
+
+import copy
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mtplx.errors import UnsupportedTensorError
+from mtplx.models.llama import LlamaTarget
+from mtplx.models.matrix import GROUP_SIZE, AffineMatrix, DenseMatrix, Matrix
+from mtplx.speculation import Target
+
+if TYPE_CHECKING:
+    from mtplx.models.mlx_lm_target import MlxLmTarget
+
+
+def mlx_lm_twin(target: Target) -> Any:
+    """The mlx_lm Model that computes what `target` computes, for mlx_lm's generation functions.
+
+    Its weights are the target's in value, dtype and packing. Takes seconds where mlx_lm has not
+    been imported yet. Raises UnsupportedTensorError for a target of a kind mlx-lm has not.
+    """
+    from mtplx.models.mlx_lm_target import MlxLmTarget
+
+    if isinstance(target, LlamaTarget):
+        return _llama(target)
+    if isinstance(target, MlxLmTarget):
+        return _with_final_norm(target)
+    raise UnsupportedTensorError(
+        f"mlx-lm has no model like {type(target).__name__}, so there is nothing to compare with."
+    )
+
+
+def split_rows(matrix: Matrix, counts: Sequence[int]) -> list[Matrix]:
+    """Consecutive rows of a matrix as matrices of their own, `counts` rows each."""
+    ends = list(accumulate(counts))[:-1]
+    if isinstance(matrix, DenseMatrix):
+        return [DenseMatrix(part) for part in mx.split(matrix.weight, ends)]
+    assert isinstance(matrix, AffineMatrix)
+    parts = zip(*(mx.split(array, ends) for array in matrix.arrays()), strict=True)
+    return [AffineMatrix(codes, scales, biases, matrix.bits) for codes, scales, biases in parts]
+
+
+def _llama(target: LlamaTarget) -> Any:
+    from mlx_lm.models.llama import Model, ModelArgs
+
+    dims = target.dims
+    is_tied = target.lm_head is target.embedding
+    # The arrays that the constructor draws at random are replaced before anything computes them.
+    model = Model(
+        ModelArgs(
+            model_type="llama",
+            hidden_size=dims.hidden_size,
+            num_hidden_layers=dims.num_layers,
+            intermediate_size=dims.mlp_size,
+            num_attention_heads=dims.num_heads,
+            num_key_value_heads=dims.num_kv_heads,
+            head_dim=dims.head_dim,
+            rms_norm_eps=dims.norm_eps,
+            rope_theta=dims.rope_base,
+            max_position_embeddings=dims.context_length,
+            vocab_size=dims.vocab_size,
+            tie_word_embeddings=is_tied,
+        )
+    )
+    q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
+    for layer, block in zip(model.model.layers, target.blocks, strict=True):
+        attention, mlp = layer.self_attn, layer.mlp
+        q, k, v = map(_linear, split_rows(block.qkv, [q_rows, kv_rows, kv_rows]))
+        attention.q_proj, attention.k_proj, attention.v_proj = q, k, v
+        attention.o_proj = _linear(block.output)
+        gate, up = split_rows(block.gate_up, [dims.mlp_size, dims.mlp_size])
+        mlp.gate_proj, mlp.up_proj, mlp.down_proj = _linear(gate), _linear(up), _linear(block.down)
+        layer.input_layernorm.weight = block.attention_norm
+        layer.post_attention_layernorm.weight = block.mlp_norm
+    model.model.embed_tokens = _embedding(target.embedding)
+    model.model.norm.weight = target.final_norm
+    if not is_tied:
+        model.lm_head = _linear(target.lm_head)
+    mx.eval(model.parameters())
+    return model
+
+
+def _linear(matrix: Matrix) -> nn.Module:
+    if isinstance(matrix, DenseMatrix):
+        dense = nn.Linear(1, 1, bias=False)
+        dense.weight = matrix.weight
+        return dense
+    assert isinstance(matrix, AffineMatrix)
+    return _filled(nn.QuantizedLinear(GROUP_SIZE, 1, False, GROUP_SIZE, matrix.bits), matrix)
+
+
+def _embedding(matrix: Matrix) -> nn.Module:
+    if isinstance(matrix, DenseMatrix):
+        dense = nn.Embedding(1, 1)
+        dense.weight = matrix.weight
+        return dense
+    assert isinstance(matrix, AffineMatrix)
+    return _filled(nn.QuantizedEmbedding(1, GROUP_SIZE, GROUP_SIZE, matrix.bits), matrix)
+
+
+def _filled(module: Any, matrix: AffineMatrix) -> nn.Module:
+    module.weight, module.scales, module.biases = matrix.arrays()
+    return module  # type: ignore[no-any-return]  # either kind of quantised module
+
+
+def _with_final_norm(target: "MlxLmTarget") -> Any:
+    """The model as mlx-lm loaded it; the one in use keeps going without its norm."""
+    model, trunk = copy.copy(target.model), copy.copy(target.trunk)
+    trunk.norm = target.final_norm
+    model.model = trunk
+    return model

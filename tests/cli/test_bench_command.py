@@ -1,0 +1,68 @@
+"""`mtplx bench` as a command: what it refuses, and where its output goes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mtplx.cli.app import run
+
+TINY = ["--classes", "chat", "--prompts", "1", "--max-tokens", "2", "--rounds", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--depths", "off,x"], "'x'"),
+        (["--depths", ""], "''"),
+        (["--classes", "chat,verse"], "'verse'"),
+        (["--classes", ""], "''"),
+        (["--rounds", "0"], "rounds is 0"),
+        (["--prompts", "0"], "0 prompts"),
+        (["--max-tokens", "0"], "max_tokens is 0"),
+        (["--temp", "-1"], "temperature is -1.0"),
+        (["--vs", "ollama"], "'ollama'"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused_before_a_model_is_looked_for(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names the value, exit code 2, and not a word about the missing model."""
+    assert run(["bench", "--model", "/nowhere/model.gguf", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    (line,) = [line for line in err.splitlines() if line.startswith("mtplx: ")]
+    assert named in line
+    assert "/nowhere" not in err
+
+
+def test_a_model_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 and the path."""
+    assert run(["bench", "--model", "/nowhere/model.gguf"]) == 1
+    assert "/nowhere/model.gguf" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_last_line_of_output_is_json_and_tables_go_elsewhere(
+    smollm2_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Standard output holds the JSON alone; tables and progress are on standard error."""
+    assert run(["bench", "--model", str(smollm2_path), "--depths", "off", *TINY]) == 0
+    out, err = capsys.readouterr()
+    (line,) = out.splitlines()
+    (row,) = json.loads(line)["rows"]
+    assert (row["class"], row["arm"], row["num_tokens"]) == ("chat", "off", 2)
+    assert "tokens/s" in err
+    assert "GB/s" in err
+
+
+@pytest.mark.slow
+def test_json_alone_draws_no_table(smollm2_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json standard error has at most the word that the machine is busy."""
+    arguments = ["--depths", "off", "--vs", "mlx-lm", "--json", *TINY]
+    assert run(["bench", "--model", str(smollm2_path), *arguments]) == 0
+    out, err = capsys.readouterr()
+    rows = json.loads(out)["rows"]
+    assert [row["arm"] for row in rows] == ["off", "mlx-lm"]
+    assert rows[1]["same_tokens_as_off"] == 1.0
+    assert "tokens/s" not in err
