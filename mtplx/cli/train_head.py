@@ -1,7 +1,7 @@
 """`mtplx train-head`: train an MTP head for a model that has none."""
 
-import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +11,14 @@ import typer
 
 from mtplx.cli.model import load_model
 from mtplx.cli.output import is_terminal, notice
+from mtplx.errors import UsageError
 
 if TYPE_CHECKING:
-    from mtplx.training.pipeline import Report, Tell
+    import rich.progress
+
+    from mtplx.training.lesson import Report, Tell
+
+LINE_EVERY_S = 10.0  # where nobody looks at a bar
 
 
 def train_head(
@@ -25,20 +30,37 @@ def train_head(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Ordinary text or code to train on too; may be repeated. "
-            "Without any, Python's own library and its documentation strings.",
+            exists=True,
+            dir_okay=False,
+            help="Ordinary text or code in UTF-8 to train on too; may be repeated. "
+            "Without any, the source files of Python's own library.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where the head goes, in place of where it is found."),
+        typer.Option(
+            metavar="FILE",
+            dir_okay=False,
+            help="Where the head goes; use it with --head FILE. "
+            "Without this it goes where it is found by itself.",
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the run keeps what it makes, to go on later."),
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Where the run keeps what it makes, to go on later. "
+            "Without this, a folder of the model's own in the cache.",
+        ),
     ] = None,
     own_tokens: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Tokens of text that the model writes for it.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Tokens of text that the model writes for it, rounded up to whole files.",
+        ),
     ] = 400_000,
     text_tokens: Annotated[
         int, typer.Option(metavar="N", min=0, help="Tokens of ordinary text, at most.")
@@ -56,9 +78,17 @@ def train_head(
         int, typer.Option(metavar="N", min=1, help="Training steps three positions deep, after.")
     ] = 800,
     workers: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Processes that write text.")
-    ] = os.cpu_count() or 1,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="For text and training.")] = 1,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Processes that write text.",
+            show_default="one a core, as far as memory goes",
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="For text and training.")
+    ] = 1,
 ) -> None:
     """Train an MTP head for a model that has none.
 
@@ -90,6 +120,8 @@ def train_head(
         seed=seed,
     )
     target = out or trained_head_path(trunk)
+    if target.suffix != ".safetensors":
+        raise UsageError(f"--out {target}: a head is a .safetensors file, so call it that.")
     ensure_dir(target.parent)
     notice(f"The run is kept in {plan.folder}; Ctrl-C stops it, the same command goes on.")
     with _shown() as tell:
@@ -102,17 +134,9 @@ def train_head(
 
 @contextmanager
 def _shown() -> Iterator["Tell"]:
-    """Progress as a bar on a terminal, elsewhere as a line whenever there are new figures."""
+    """Progress as a bar on a terminal, elsewhere as a line now and then."""
     if not is_terminal(sys.stderr):
-        last = [""]
-
-        def tell_lines(report: "Report") -> None:
-            line = f"{report.what}: {report.figures}" if report.figures else report.what
-            if line != last[0]:
-                last[0] = line
-                notice(f"{line} ({report.done:,} of {report.total:,})")
-
-        yield tell_lines
+        yield _Lines().tell
         return
     import rich.console
     import rich.progress as bars
@@ -122,17 +146,45 @@ def _shown() -> Iterator["Tell"]:
         bars.BarColumn(),
         bars.TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
         bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[figures]}"),
     )
     with bars.Progress(*columns, console=rich.console.Console(stderr=True)) as progress:
-        tasks: dict[str, bars.TaskID] = {}
-        shown = [""]
+        yield _Bars(progress).tell
 
-        def tell_bar(report: "Report") -> None:
-            if report.what not in tasks:
-                tasks[report.what] = progress.add_task(report.what)
-            progress.update(tasks[report.what], completed=report.done, total=report.total)
-            if report.figures and report.figures != shown[0]:
-                shown[0] = report.figures
-                progress.console.print(report.figures, highlight=False)
 
-        yield tell_bar
+class _Lines:
+    """Each part of the work when it begins, then every few seconds, and every result."""
+
+    def __init__(self) -> None:
+        self._what, self._told_s = "", 0.0
+
+    def tell(self, report: "Report") -> None:
+        now_s = time.monotonic()
+        if report.result:
+            notice(report.result)
+        elif report.what != self._what or now_s - self._told_s >= LINE_EVERY_S:
+            self._what, self._told_s = report.what, now_s
+            figures = f", {report.figures}" if report.figures else ""
+            notice(f"{report.what}: {report.done:,} of {report.total:,}{figures}")
+
+
+class _Bars:
+    """A bar for each part of the work, and results above them."""
+
+    def __init__(self, progress: "rich.progress.Progress") -> None:
+        self._progress = progress
+        self._tasks: dict[str, rich.progress.TaskID] = {}
+
+    def tell(self, report: "Report") -> None:
+        if report.what not in self._tasks:
+            self._tasks[report.what] = self._progress.add_task(
+                report.what, total=report.total, figures=""
+            )
+        self._progress.update(
+            self._tasks[report.what],
+            completed=report.done,
+            total=report.total,
+            figures=report.figures,
+        )
+        if report.result:
+            self._progress.console.print(report.result, highlight=False, markup=False)

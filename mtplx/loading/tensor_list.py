@@ -1,0 +1,97 @@
+"""What tensors a checkpoint's headers list, without reading any."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mtplx.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import gguf
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """A tensor as a header lists it. type: the container's own word, such as Q4_1 or BF16."""
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    num_bytes: int
+
+    @property
+    def size(self) -> int:
+        """Elements, as they are stored: packed codes count once for each word."""
+        return prod(self.shape)
+
+
+def gguf_entries(reader: "gguf.GGUFReader") -> list[TensorEntry]:
+    """The tensors of a GGUF file; shapes are rows first."""
+    return [
+        TensorEntry(
+            tensor.name,
+            tensor.tensor_type.name,
+            tuple(int(length) for length in reversed(tensor.shape)),
+            int(tensor.n_bytes),
+        )
+        for tensor in reader.tensors
+    ]
+
+
+def safetensors_entries(path: Path) -> list[TensorEntry]:
+    """The tensors of a safetensors file, or of all those in a folder.
+
+    Raises CheckpointError, naming the file, where one is damaged.
+    """
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    return [entry for file in files for entry in _entries(file)]
+
+
+def num_weights(entries: list[TensorEntry], group_size: int | None) -> int:
+    """How many weights the tensors stand for.
+
+    group_size: weights that share a scale, where some tensors are packed as MLX packs them:
+        `X.weight` are then codes, counted by their `X.scales`.
+    """
+    scaled = {entry.name.removesuffix(".scales") for entry in entries if _is_scales(entry)}
+    if not group_size or not scaled:
+        return sum(entry.size for entry in entries)
+    packed = {f"{base}.{part}" for base in scaled for part in ("weight", "biases")}
+    return sum(
+        entry.size * (group_size if _is_scales(entry) else 1)
+        for entry in entries
+        if entry.name not in packed
+    )
+
+
+def _is_scales(entry: TensorEntry) -> bool:
+    return entry.name.endswith(".scales")
+
+
+def _entries(file: Path) -> Iterator[TensorEntry]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as tensors:
+            for name in tensors.keys():  # noqa: SIM118, it is no mapping
+                part = tensors.get_slice(name)
+                shape, kind = tuple(part.get_shape()), part.get_dtype()
+                yield TensorEntry(name, kind, shape, prod(shape) * _BITS.get(kind, 8) // 8)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(file, error) from error
+
+
+def _damaged(file: Path, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{file} is not a safetensors file that can be read: {error}. Fetch it again."
+    )
+
+
+_BITS = {
+    **dict.fromkeys(("F64", "I64", "U64", "C64"), 64),
+    **dict.fromkeys(("F32", "I32", "U32"), 32),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
+    "F4": 4,
+}

@@ -1,0 +1,63 @@
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Run = Callable[..., "Ran"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A finished `mtplx`: its exit code and what it wrote."""
+
+    code: int
+    out: bytes
+    err: str
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has nothing yet and no network."""
+    places = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CACHE", "CONFIG", "DATA")}
+    offline = {"PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
+    return {**os.environ, **places, **offline, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture
+def mtplx(home: dict[str, str]) -> Run:
+    """Runs the console program to its end."""
+
+    def run(*arguments: str | Path, stdin: bytes = b"", **environment: str) -> Ran:
+        done = subprocess.run(
+            [sys.executable, "-m", "mtplx", *map(str, arguments)],
+            check=False,
+            input=stdin,
+            capture_output=True,
+            env={**home, **environment},
+            cwd=home["HOME"],
+            timeout=300,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr.decode())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a few hundred kilobytes that talks noise."""
+    from tests.tiny_gguf import write_model  # imports MLX, which a conftest must not do yet
+
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf")
+
+
+@pytest.fixture(scope="session")
+def tiny_head(tiny: Path) -> Path:
+    """Its MTP head, where loading does not find it by itself."""
+    from tests.tiny_gguf import write_head
+
+    return write_head(tiny.parent / "head.safetensors", tiny)
