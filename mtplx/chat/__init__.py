@@ -1,0 +1,1 @@
+"""The terminal conversation: session, keys and commands, rendering."""
