@@ -15,11 +15,11 @@ from typing import cast
 import mlx.core as mx
 
 from mtplx.depth import DepthPolicy, fixed_depth
-from mtplx.errors import MtplxError, PromptTooLongError
+from mtplx.errors import MtplxError, PromptTooLongError, UsageError
 from mtplx.params import SamplingParams
 from mtplx.rng import draft_uniforms, round_uniforms
 from mtplx.sampling import History, draw, warp
-from mtplx.speculation import Acceptance, Draft
+from mtplx.speculation import Acceptance, Draft, Target
 from mtplx.state import DecodeState, Pass
 from mtplx.stats import DecodeStats
 from mtplx.verification import LAWS
@@ -44,6 +44,8 @@ class Round:
     verified: mx.array  # [1] float32, ready when the target pass is
     packed: mx.array  # [K + 5] int32: accepted, underflows, complete, finite, tokens
     started_s: float
+    drafted_s: float | None  # where they were noted while queueing
+    verified_s: float | None
 
 
 class NotFiniteError(MtplxError):
@@ -65,17 +67,11 @@ def decode(
 
     drafting: whether `depth` may ever answer more than 0 (the drafter is then fed along).
     The state afterwards holds the prompt and every emitted token but the last.
-    Raises PromptTooLongError, and NotFiniteError for logits that are not numbers.
+    Raises PromptTooLongError, UsageError for a prompt that is none, and NotFiniteError for logits
+    that are not numbers.
     """
     started_s = time.perf_counter()
-    room = state.target.context_length - len(prompt_ids)
-    if room < 1:
-        raise PromptTooLongError(
-            f"The prompt has {len(prompt_ids):,} tokens; with this model it can have at most "
-            f"{state.target.context_length - 1:,}. Shorten it, or start a new conversation."
-        )
-    if not prompt_ids:
-        raise PromptTooLongError("The prompt has no tokens: there is nothing to continue.")
+    room = _room_after(prompt_ids, state.target)
     stats.num_prompt_tokens = len(prompt_ids)
     stats.num_reused_tokens = state.begin(prompt_ids, drafting=drafting)
     stats.total_s = stats.prefill_s = time.perf_counter() - started_s
@@ -87,6 +83,25 @@ def decode(
         yield emission
         decoder.free_s = time.perf_counter()
         stats.total_s = decoder.free_s - started_s
+
+
+def _room_after(prompt_ids: Sequence[int], target: Target) -> int:
+    """How many tokens may follow the prompt."""
+    room = target.context_length - len(prompt_ids)
+    if room < 1:
+        raise PromptTooLongError(
+            f"The prompt has {len(prompt_ids):,} tokens; with this model it can have at most "
+            f"{target.context_length - 1:,}. Shorten it, or start a new conversation."
+        )
+    if not prompt_ids:
+        raise UsageError("The prompt has no tokens: there is nothing to continue.")
+    # An embedding of a token that is not there would be whatever lies behind the table.
+    if min(prompt_ids) < 0 or max(prompt_ids) >= target.vocab_size:
+        raise UsageError(
+            f"The prompt's token ids go from {min(prompt_ids)} to {max(prompt_ids)}, the model's "
+            f"from 0 to {target.vocab_size - 1}. Use the tokenizer that belongs to the model."
+        )
+    return room
 
 
 @dataclass(slots=True)
@@ -103,9 +118,14 @@ class _Decoder:
 
     def rounds(self, tokens: list[int], limit: int, depth: DepthPolicy) -> Iterator[Emission]:
         """tokens: the prompt; emitted tokens are appended. limit: how many may be emitted."""
-        left = limit
+        left, request = limit, self.state.num_begun
         queued: Round | None = None
         while True:
+            if self.state.num_begun != request:
+                raise UsageError(
+                    "Another request has begun on this state, so the earlier one cannot go on. "
+                    "Use a state of its own for each text that is written at the same time."
+                )
             if queued is None:
                 k = min(depth(len(tokens), self.stats), left - 1)
                 queued = self._queue(tokens, self._draft(tokens, k))
@@ -172,18 +192,19 @@ class _Decoder:
     def _queue(self, tokens: list[int], draft: Draft, pending: mx.array | None = None) -> Round:
         """Queue a round. pending: [1], the pending token where the host does not know it yet."""
         started_s = time.perf_counter()
-        mx.async_eval(draft.token_ids)
+        drafted_s = _start(draft.token_ids, draft)
         ahead = draft.token_ids if pending is None else pending
         block = mx.concatenate([mx.array(tokens[-1:]), ahead]) if pending is None else pending
         passed = self.state.forward(block)
         verified = passed.logits[0, :1].astype(mx.float32)
-        mx.async_eval(verified)
+        verified_s = _start(verified, draft)
         position = len(tokens) if pending is None else len(tokens) + 1
         history = History(tokens, ahead)
         acceptance, packed = self._accept(passed, draft, position, history, full_sort=False)
         mx.async_eval(packed)
         self.stats.num_forward_calls += 1
-        return Round(draft, passed, acceptance, verified, packed, started_s)
+        times = (started_s, drafted_s, verified_s)
+        return Round(draft, passed, acceptance, verified, packed, *times)
 
     def _accept(
         self, passed: Pass, draft: Draft, position: int, history: History, *, full_sort: bool
@@ -205,9 +226,10 @@ class _Decoder:
         """
         begun_s = max(current.started_s, self.free_s)
         _wait(current.draft.token_ids)
-        drafted_s = time.perf_counter() if len(current.draft) else begun_s
+        noted_s = current.drafted_s or time.perf_counter()
+        drafted_s = noted_s if len(current.draft) else begun_s
         _wait(current.verified)
-        verified_s = time.perf_counter()
+        verified_s = current.verified_s or time.perf_counter()
         try:
             found, complete = self._host(current.packed)
         except NotFiniteError:
@@ -246,6 +268,19 @@ class _Decoder:
 def _no_draft() -> Draft:
     # Made anew for each round: an array that is not evaluated belongs to the thread it is made in.
     return Draft(mx.zeros(0, dtype=mx.int32))
+
+
+def _start(array: mx.array, draft: Draft) -> float | None:
+    """Queue the evaluation of a part of a round; on a CPU, note when it has been worked out.
+
+    There, mx.async_eval only returns when all but the last few operations are done. Were the next
+    part queued first, this one's end would be noticed at that part's end.
+    """
+    mx.async_eval(array)
+    if len(draft) == 0 or mx.default_device() != mx.cpu:
+        return None
+    _wait(array)
+    return time.perf_counter()
 
 
 def _wait(array: mx.array) -> None:

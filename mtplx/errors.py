@@ -1,17 +1,17 @@
 """The errors a user can meet. Each says what was wrong, the value, and what to do next.
 
-    MtplxError
-    ├── UsageError          a flag, field or argument that cannot be meant (exit code 2)
-    │   └── SamplingError   a sampling field out of range or unknown
-    ├── ModelNotFoundError  a path, hub id or alias that leads to no checkpoint
-    ├── DownloadError       the network or the index did not give what was asked
-    ├── CheckpointError     files that are there but are not a checkpoint we can read
-    │   ├── UnsupportedTensorError  a tensor type or architecture we do not know
-    │   └── HeadError       an MTP head that does not fit its trunk
-    ├── PromptTooLongError  more tokens than the context holds
-    ├── RollbackError       a cache that cannot undo what it was asked to undo
-    ├── FileAccessError     a file or folder that cannot be read or written
-    └── TrainingError       training that cannot start or go on
+MtplxError
+├── UsageError          a flag, field or argument that cannot be meant (exit code 2)
+│   └── SamplingError   a sampling field out of range or unknown
+├── ModelNotFoundError  a path, hub id or alias that leads to no checkpoint
+├── DownloadError       the network or the index did not give what was asked
+├── CheckpointError     files that are there but are not a checkpoint we can read
+│   ├── UnsupportedTensorError  a tensor type or architecture we do not know
+│   └── HeadError       an MTP head that does not fit its trunk
+├── PromptTooLongError  more tokens than the context holds
+├── RollbackError       a cache that cannot undo what it was asked to undo
+├── FileAccessError     a file or folder that cannot be read or written
+└── TrainingError       training that cannot start or go on
 """
 
 

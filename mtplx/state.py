@@ -32,6 +32,7 @@ class DecodeState:
         self.drafter = drafter
         self.cache: list[LayerCache] = target.make_cache()
         self.token_ids: list[int] = []  # committed and in the caches
+        self.num_begun = 0  # requests
         self._feeds_drafter = False
         self._unseen: list[mx.array] = []  # hidden rows from drafter.num_rows to the last token
         self._hidden: mx.array | None = None  # [T, D] of the last pass
@@ -49,6 +50,7 @@ class DecodeState:
         tokens stayed. With `drafting` the drafter is fed along; where it fell behind because an
         earlier request went without, those tokens are passed again.
         """
+        self.num_begun += 1
         num_kept = self._go_back_to(prompt_ids, drafting=drafting and self.drafter is not None)
         rest = list(prompt_ids[num_kept:-1])
         for start in range(0, len(rest), PREFILL_ROWS):

@@ -1,6 +1,6 @@
 """What a decode counted and how long its parts took; rates are derived.
 
-The parts of a round are told apart without stopping the device between them: everything is queued
+The parts of a round are told apart without stopping a GPU between them: everything is queued
 first, and the host notes when each part's result is ready. What is not draft, verify or accept is
 other: the host's own work, and whatever the caller does between rounds.
 """

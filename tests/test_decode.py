@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mtplx.errors import PromptTooLongError
+from mtplx.errors import PromptTooLongError, UsageError
 from mtplx.models.head import HeadDrafter
 from mtplx.models.llama import LlamaTarget
 from mtplx.params import SamplingParams
@@ -214,16 +214,17 @@ def test_a_prompt_that_leaves_no_room_is_refused_before_any_pass(excess: int) ->
     assert finish(start(state, PROMPT)) == REPLY[:9]
 
 
-def test_a_prompt_without_tokens_is_refused() -> None:
-    """There is nothing to continue."""
-    with pytest.raises(PromptTooLongError, match="no tokens"):
-        finish(start(DecodeState(TARGET), []))
+@pytest.mark.parametrize(("prompt", "message"), [([], "no tokens"), ([1, 64], "1 to 64, .* 63")])
+def test_a_prompt_that_is_none_is_refused(prompt: list[int], message: str) -> None:
+    """There has to be something to continue, and the model has to know it."""
+    with pytest.raises(UsageError, match=message):
+        finish(start(DecodeState(TARGET), prompt))
 
 
 @pytest.mark.parametrize("length", [511, 512, 513, 514, 1025, 1026])
 def test_a_prompt_of_several_prefill_passes_is_continued_as_one(length: int) -> None:
     """At the edges between passes too, plainly and with drafts."""
-    prompt, params = random_prompt(length), SamplingParams(temperature=0, max_tokens=6)
+    prompt, params = random_prompt(length, 1), SamplingParams(temperature=0, max_tokens=6)
     cache = TARGET.make_cache()
     hidden = TARGET.forward(mx.array(prompt), cache)
     expected = [mx.argmax(TARGET.logits(TARGET.normalise(hidden))[-1]).item()]

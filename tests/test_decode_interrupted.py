@@ -15,6 +15,8 @@ import mtplx
 from mtplx.cache import AttentionCache
 from mtplx.decode import Emission, NotFiniteError
 from mtplx.depth import DepthPolicy
+from mtplx.errors import UsageError
+from mtplx.models.head import HeadDrafter, make_shortlist, widen
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
 from tests.tiny import (
@@ -27,6 +29,7 @@ from tests.tiny import (
     plain,
     random_prompt,
     start,
+    tiny_head,
     tiny_target,
 )
 
@@ -215,21 +218,37 @@ def test_two_decodes_can_take_turns() -> None:
         assert_holds(states[1], [*other, *expected[1][:-1]])
 
 
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_decode_does_not_go_on_in_a_state_that_went_elsewhere(depth: int | DepthPolicy) -> None:
+    """It says so, rather than continue the other text; the other text is not disturbed."""
+    state, _, drafter = watched()
+    first = start(state, PROMPT, depth=depth)
+    next(first)
+    drafter.text = TURN + SECOND_REPLY
+    second = start(state, TURN, depth=depth)
+    emitted = next(second).token_ids
+    with pytest.raises(UsageError, match="Another request"):
+        next(first)
+    assert emitted + finish(second) == SECOND_REPLY
+
+
 @pytest.mark.parametrize("depth", [0, 3])
 def test_a_state_can_be_handed_to_another_thread(depth: int) -> None:
     """Arrays of one thread that were not evaluated cannot be used in another: none is left so."""
-    state = DecodeState(TARGET, head_drafter(TARGET))
-    finish(start(state, PROMPT, depth=2))
+    some = make_shortlist(TARGET.lm_head, mx.arange(9, dtype=mx.int32))
+    wide = HeadDrafter(TARGET, tiny_head(), widen(some, TARGET.lm_head, PROMPT))
+    drafters = [head_drafter(TARGET), head_drafter(TARGET), wide]
+    states = [DecodeState(TARGET, drafter) for drafter in drafters]
+    finish(start(states[0], PROMPT, depth=2))
     replies: list[list[int]] = []
 
     def run() -> None:
         try:
-            replies.append(finish(start(state, TURN, depth=depth)))
-            replies.append(finish(start(DecodeState(TARGET, head_drafter(TARGET)), TURN)))
+            replies.extend(finish(start(state, TURN, depth=depth)) for state in states)
         finally:
             mx.clear_streams()  # a thread that ends without may crash the process at its end
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert replies == [SECOND_REPLY, SECOND_REPLY]
+    assert replies == [SECOND_REPLY] * 3

@@ -1,3 +1,5 @@
+from unittest.mock import patch
+
 import mlx.core as mx
 import pytest
 
@@ -10,6 +12,7 @@ from tests.tiny import (
     poison,
     random_prompt,
     same,
+    tiny_head,
     tiny_target,
 )
 
@@ -186,6 +189,23 @@ def test_an_interrupted_prefill_leaves_a_usable_state(interrupted: int, when: st
     assert state.token_ids == prompt[: interrupted * PREFILL_ROWS]
     state.begin([*prompt[:700], 1, 2, 3], drafting=True)
     assert_holds(state, [*prompt[:700], 1, 2])
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+@pytest.mark.parametrize("interrupted", range(4))
+def test_an_interrupt_while_going_back_is_survived(interrupted: int, drafting: bool) -> None:
+    """Where some layers have gone back and others not, the longer prompt is passed again."""
+    drafter = head_drafter(TARGET, tiny_head(num_blocks=2))
+    state = DecodeState(TARGET, drafter)
+    state.begin(TEXT[:20], drafting=True)
+    layer = [*state.cache, *drafter.cache][interrupted]
+    with (
+        patch.object(layer, "rewind", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        state.begin([*TEXT[:5], 1, 2], drafting=True)
+    state.begin(TEXT[:30], drafting=drafting)
+    assert_holds(state, TEXT[:29])
 
 
 def test_memory_counts_the_target_and_the_head() -> None:

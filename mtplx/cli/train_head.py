@@ -14,6 +14,7 @@ from mtplx.cli.output import is_terminal, notice
 from mtplx.errors import UsageError
 
 if TYPE_CHECKING:
+    import rich.console
     import rich.progress
 
     from mtplx.training.lesson import Report, Tell
@@ -139,17 +140,23 @@ def _shown() -> Iterator["Tell"]:
         yield _Lines().tell
         return
     import rich.console
-    import rich.progress as bars
 
-    columns = (
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[figures]}"),
-    )
-    with bars.Progress(*columns, console=rich.console.Console(stderr=True)) as progress:
+    with bars(rich.console.Console(stderr=True)) as progress:
         yield _Bars(progress).tell
+
+
+def bars(console: "rich.console.Console") -> "rich.progress.Progress":
+    """Bars with counts, the time that is left, and figures."""
+    import rich.progress as parts
+
+    return parts.Progress(
+        parts.TextColumn("{task.description}"),
+        parts.BarColumn(),
+        parts.TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+        parts.TimeRemainingColumn(),
+        parts.TextColumn("{task.fields[figures]}"),
+        console=console,
+    )
 
 
 class _Lines:

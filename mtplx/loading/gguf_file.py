@@ -144,10 +144,12 @@ class GgufTensors:
         return _dense(tensor)
 
     def matrix(
-        self, name: str, rows: int, columns: int, order: npt.NDArray[np.int64] | None = None
+        self, name: str, rows: int, columns: int, *, rotary_heads: int | None = None
     ) -> Matrix:
-        """A weight matrix [rows, columns]; `order` says which stored row each row comes from."""
+        """A weight matrix [rows, columns]. rotary_heads: its rows are those of so many heads of q
+        or k, and are put in half-split order."""
         tensor = self._find(name, (rows, columns))
+        order = None if rotary_heads is None else rows_in_half_split_order(rotary_heads, rows)
         kind = tensor.tensor_type.name
         if kind in DENSE_FORMATS:
             weight = _dense(tensor)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.loading.gguf_file import GgufTensors, rows_in_half_split_order
+from mtplx.loading.gguf_file import GgufTensors
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 from mtplx.models.matrix import stack
 
@@ -114,14 +114,13 @@ def llama_target(tensors: GgufTensors, dims: LlamaDims) -> LlamaTarget:
 def _block(tensors: GgufTensors, dims: LlamaDims, at: str) -> LlamaBlock:
     width, mlp = dims.hidden_size, dims.mlp_size
     q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
-    q_order = rows_in_half_split_order(dims.num_heads, q_rows)
-    k_order = rows_in_half_split_order(dims.num_kv_heads, kv_rows)
+    q_name, k_name = f"{at}.attn_q.weight", f"{at}.attn_k.weight"
     return LlamaBlock(
         attention_norm=tensors.vector(f"{at}.attn_norm.weight", width),
         qkv=stack(
             [
-                tensors.matrix(f"{at}.attn_q.weight", q_rows, width, q_order),
-                tensors.matrix(f"{at}.attn_k.weight", kv_rows, width, k_order),
+                tensors.matrix(q_name, q_rows, width, rotary_heads=dims.num_heads),
+                tensors.matrix(k_name, kv_rows, width, rotary_heads=dims.num_kv_heads),
                 tensors.matrix(f"{at}.attn_v.weight", kv_rows, width),
             ]
         ),

@@ -98,11 +98,12 @@ def load(
 def _gguf(path: Path) -> tuple[LlamaTarget, Tokenizer]:
     reader = open_gguf(path)
     metadata = gguf_metadata(reader)
-    dims = llama_dims(metadata)
-    tokenizer = tokenizer_from_gguf(metadata)
     # MLX multiplies packed weights well on a GPU; on a CPU its packed kernels are many times
     # slower than a BLAS over the expanded weights.
-    target = llama_target(gguf_tensors(reader, packed=mx.metal.is_available()), dims)
+    tensors = gguf_tensors(reader, packed=mx.metal.is_available())
+    target = llama_target(tensors, llama_dims(metadata))
+    mx.async_eval(target.arrays())  # expands the weights while the tokenizer is built
+    tokenizer = tokenizer_from_gguf(metadata)
     mx.eval(target.arrays())
     return target, tokenizer
 

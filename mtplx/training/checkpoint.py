@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
+import numpy as np
 
 from mtplx.errors import TrainingError
 from mtplx.files import replacing
@@ -23,29 +23,39 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint at `path`."""
+    """Replace the checkpoint at `path`. Raises FileAccessError."""
+    from safetensors.numpy import save
+
     state = checkpoint.optimiser
-    tensors = {"shortlist": checkpoint.shortlist}
+    arrays = {"shortlist": checkpoint.shortlist}
     groups = {"value": checkpoint.parameters, "first": state.first, "second": state.second}
     for group, values in groups.items():
-        tensors |= {f"{group}/{name}": value for name, value in values.items()}
+        arrays |= {f"{group}/{name}": value for name, value in values.items()}
+    # The library stores what lies in memory, whatever the strides; a parameter may be transposed.
+    tensors = {name: np.ascontiguousarray(np.array(value)) for name, value in arrays.items()}
     counts = {"stage": checkpoint.stage, "step": checkpoint.step, "num_steps": state.num_steps}
+    content = save(tensors, {name: str(value) for name, value in counts.items()})
     with replacing(path) as part:
-        mx.save_safetensors(str(part), tensors, {k: str(v) for k, v in counts.items()})
+        part.write_bytes(content)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint at `path`. TrainingError if it is not one."""
+    from safetensors import SafetensorError, safe_open
+
+    groups: dict[str, Parameters] = {"value": {}, "first": {}, "second": {}}
     try:
-        loaded: Any = mx.load(str(path), return_metadata=True)
-        tensors, metadata = loaded
+        with safe_open(path, framework="np") as file:
+            counts = {name: int(value) for name, value in (file.metadata() or {}).items()}
+            tensors = {key: mx.array(file.get_tensor(key)) for key in file.keys()}  # noqa: SIM118
         shortlist = tensors.pop("shortlist")
-        groups: dict[str, Parameters] = {"value": {}, "first": {}, "second": {}}
         for key, value in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = value
-        optimiser = AdamW(groups["first"], groups["second"], int(metadata["num_steps"]))
-        stage, step = int(metadata["stage"]), int(metadata["step"])
-    except (RuntimeError, KeyError, ValueError) as error:
-        raise TrainingError(f"{path} is not a training checkpoint: {error}. Delete it.") from error
-    return Checkpoint(groups["value"], optimiser, shortlist, stage, step)
+        optimiser = AdamW(groups["first"], groups["second"], counts["num_steps"])
+        return Checkpoint(groups["value"], optimiser, shortlist, counts["stage"], counts["step"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise TrainingError(
+            f"{path} is not a whole training checkpoint: {error}. Delete it to train anew on the "
+            "text that is there."
+        ) from error

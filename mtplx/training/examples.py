@@ -1,12 +1,16 @@
 """Passages as training examples: a shortlist, the trunk's probabilities on it, random windows."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from mtplx.errors import TrainingError
 from mtplx.models.head import Shortlist
 from mtplx.training.own_text import Passage
 
@@ -28,7 +32,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """B windows of T anchors, unrolled `depth` deep: all arrays have T + depth columns or fewer.
+    """B windows of T anchors, unrolled `depth` deep.
 
     token_ids: [B, T + depth - 1], column c the token after anchor c; hidden: [B, T, D];
     top_columns, top_probs: [B, T + depth - 1, K], column c p after that token.
@@ -50,7 +54,11 @@ def frequent_ids(passages: Sequence[Passage], vocab_size: int, size: int) -> mx.
 
 
 def make_example(passage: Passage, shortlist: Shortlist) -> Example:
-    """The trunk's distribution over the shortlist, from the passage's hidden states."""
+    """The trunk's distribution over the shortlist, from the passage's hidden states.
+
+    Of each position the NUM_TOP largest probabilities are kept, a sixth of the memory that its
+    hidden state takes.
+    """
     logits = np.array(shortlist.logits(mx.array(passage.hidden).astype(mx.float32)))
     count = min(NUM_TOP, logits.shape[1])
     columns = np.argpartition(logits, -count, axis=-1)[:, -count:]
@@ -61,38 +69,51 @@ def make_example(passage: Passage, shortlist: Shortlist) -> Example:
 
 
 def batches(
-    examples: Sequence[Example], *, num_windows: int, num_anchors: int, depth: int, seed: int
+    examples: Sequence[Example],
+    *,
+    num_windows: int,
+    num_anchors: int,
+    depth: int,
+    seed: int,
+    first_step: int = 0,
 ) -> Iterator[Batch]:
-    """Random windows, passages visited in shuffled order, endlessly."""
-    rng = np.random.default_rng(seed)
+    """Endless random windows, passages visited in shuffled order, one batch a step.
+
+    A batch follows from the seed and its step alone, wherever the steps begin. Raises
+    TrainingError where there are fewer passages of a window's length than a batch takes.
+    """
     span = num_anchors + depth
     usable = [e for e in examples if len(e.passage.token_ids) >= span]
     if len(usable) < num_windows:
-        raise ValueError(
-            f"{len(usable)} passages of at least {span} tokens; a batch takes {num_windows}"
+        raise TrainingError(
+            f"There are {len(usable)} passages of at least {span} tokens; training takes "
+            f"{num_windows} at a time. Give it more text."
         )
-    order: list[int] = []
-    while True:
-        if len(order) < num_windows:
-            order += rng.permutation(len(usable)).tolist()
-        chosen = [usable[i] for i in order[:num_windows]]
-        order = order[num_windows:]
+
+    @lru_cache(maxsize=2)
+    def order(epoch: int) -> npt.NDArray[np.int64]:
+        return np.random.default_rng([seed, 0, epoch]).permutation(len(usable))
+
+    for step in itertools.count(first_step):
+        rng = np.random.default_rng([seed, 1, step])
+        places = range(step * num_windows, (step + 1) * num_windows)
+        chosen = [usable[order(place // len(usable))[place % len(usable)]] for place in places]
         starts = [int(rng.integers(len(e.passage.token_ids) - span + 1)) for e in chosen]
-        later = [slice(s + 1, s + span) for s in starts]
-        yield Batch(
-            mx.array(
-                np.stack([e.passage.token_ids[c] for e, c in zip(chosen, later, strict=True)])
-            ),
-            mx.array(
-                np.stack(
-                    [
-                        e.passage.hidden[s : s + num_anchors]
-                        for e, s in zip(chosen, starts, strict=True)
-                    ]
-                )
-            ).astype(mx.float32),
-            mx.array(np.stack([e.top_columns[c] for e, c in zip(chosen, later, strict=True)])),
-            mx.array(np.stack([e.top_probs[c] for e, c in zip(chosen, later, strict=True)])).astype(
-                mx.float32
-            ),
-        )
+        yield _batch(chosen, starts, num_anchors, span)
+
+
+def _batch(
+    examples: Sequence[Example], starts: Sequence[int], num_anchors: int, span: int
+) -> Batch:
+    """The windows of `span` tokens that begin at `starts`."""
+    windows = list(zip(examples, starts, strict=True))
+
+    def stacked(parts: list[npt.NDArray[Any]], dtype: mx.Dtype) -> mx.array:
+        return mx.array(np.stack(parts)).astype(dtype)
+
+    return Batch(
+        stacked([e.passage.token_ids[s + 1 : s + span] for e, s in windows], mx.int32),
+        stacked([e.passage.hidden[s : s + num_anchors] for e, s in windows], mx.float32),
+        stacked([e.top_columns[s + 1 : s + span] for e, s in windows], mx.int32),
+        stacked([e.top_probs[s + 1 : s + span] for e, s in windows], mx.float32),
+    )

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from mtplx.cache import AttentionCache
 from mtplx.models.head import BLOCK_FIELDS
 from mtplx.models.llama import LlamaTarget, run_block
-from mtplx.models.matrix import AffineMatrix, DenseMatrix
 
 RIDGE = 1e-3  # relative to the mean of the Gram matrix's diagonal
 Floats = npt.NDArray[np.float64]
@@ -40,7 +39,33 @@ def _last_layer_inputs(target: LlamaTarget, token_ids: mx.array) -> tuple[mx.arr
 def initial_parameters(
     target: LlamaTarget, windows: Sequence[Sequence[int]], *, num_blocks: int = 1
 ) -> dict[str, mx.array]:
-    """Head parameters from `windows` of token ids (40k tokens; with 15k the regression overfits). float32."""
+    """Head parameters in float32, from `windows` of token ids that are all of one length.
+
+    40,000 tokens are enough for the default model; with 15,000 the regression overfits.
+    """
+    solution, scale = _regression(target, windows)
+    width = target.dims.hidden_size
+    parameters = {
+        "enorm": mx.ones(width),
+        "hnorm": mx.ones(width),
+        "eh_proj": mx.array(np.ascontiguousarray(solution.T, np.float32)),
+        "norm": target.final_norm.astype(mx.float32),
+    }
+    for i in range(num_blocks):
+        # A further block starts as nothing: its output projections are zero.
+        divisor = scale if i == 0 else np.inf
+        for name in BLOCK_FIELDS:
+            value = getattr(target.blocks[-1], name)
+            array = value if isinstance(value, mx.array) else value.rows(mx.arange(value.shape[0]))
+            array = array.astype(mx.float32)
+            divided = array / divisor if name in ("output", "down") else array
+            parameters[f"blocks.{i}.{name}"] = divided
+    mx.eval(parameters)
+    return parameters
+
+
+def _regression(target: LlamaTarget, windows: Sequence[Sequence[int]]) -> tuple[Floats, float]:
+    """eh_proj transposed [2 D, D], and the median RMS of the last layer's input."""
     width = target.dims.hidden_size
     gram, cross, scales = np.zeros((2 * width, 2 * width)), np.zeros((2 * width, width)), []
     for start in range(0, len(windows), 4):
@@ -54,23 +79,4 @@ def initial_parameters(
         scales.append(np.sqrt((last[:, 1:] ** 2).mean(axis=-1)).ravel())
     ridge = RIDGE * np.trace(gram) / len(gram)
     solution = np.linalg.solve(gram + ridge * np.eye(2 * width), cross)
-    scale = float(np.median(np.concatenate(scales)))
-    parameters = {
-        "enorm": mx.ones(width),
-        "hnorm": mx.ones(width),
-        "eh_proj": mx.array(solution.T.astype(np.float32)),
-        "norm": target.final_norm.astype(mx.float32),
-    }
-    for i in range(num_blocks):
-        # A second block starts as nothing: its output projections are zero.
-        divisors = (
-            {"output": scale, "down": scale} if i == 0 else {"output": np.inf, "down": np.inf}
-        )
-        for name in BLOCK_FIELDS:
-            value = getattr(target.blocks[-1], name)
-            if isinstance(value, AffineMatrix):
-                value = value.dense()
-            array = value.weight if isinstance(value, DenseMatrix) else value
-            parameters[f"blocks.{i}.{name}"] = array.astype(mx.float32) / divisors.get(name, 1.0)
-    mx.eval(parameters)
-    return parameters
+    return solution, float(np.median(np.concatenate(scales)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from mtplx.errors import TrainingError
 from mtplx.models.head import Shortlist, dense_head
 from mtplx.models.llama import LlamaDims
 from mtplx.models.matrix import Matrix
@@ -16,6 +17,7 @@ from mtplx.training.loss import softmax_and_loss
 from mtplx.training.unrolled import unroll
 
 Parameters = dict[str, mx.array]
+WARM_UP = 50  # steps in which the learning rate rises
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Stage:
     num_anchors: int = 256
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class AdamW:
     """State of the optimiser (Loshchilov & Hutter, arXiv 1711.05101), betas .9 and .95."""
 
@@ -40,27 +42,30 @@ class AdamW:
 
 
 def adamw(parameters: Parameters) -> AdamW:
+    """The optimiser before its first step."""
     zeros = {name: mx.zeros_like(value) for name, value in parameters.items()}
-    return AdamW(zeros, dict(zeros))
+    return AdamW(zeros, zeros)
 
 
 def update(
     parameters: Parameters, gradients: Parameters, state: AdamW, rate: float, decay: float = 0.01
-) -> Parameters:
+) -> tuple[Parameters, AdamW]:
     """One step, the gradient clipped to norm 1; matrices decay, norms do not."""
-    norm = mx.sqrt(sum((g.square().sum() for g in gradients.values()), mx.array(0.0)))
+    # In an order of their own: parameters that were read from a file come in another one.
+    squares = (gradients[name].square().sum() for name in sorted(gradients))
+    norm = mx.sqrt(sum(squares, mx.array(0.0)))
     clip = mx.minimum(1.0, 1.0 / (norm + 1e-6))
-    state.num_steps += 1
-    correct_1, correct_2 = 1 - 0.9**state.num_steps, 1 - 0.95**state.num_steps
-    updated = {}
+    num_steps = state.num_steps + 1
+    correct_1, correct_2 = 1 - 0.9**num_steps, 1 - 0.95**num_steps
+    first, second, updated = {}, {}, {}
     for name, value in parameters.items():
         g = gradients[name] * clip
-        state.first[name] = 0.9 * state.first[name] + 0.1 * g
-        state.second[name] = 0.95 * state.second[name] + 0.05 * g.square()
-        change = (state.first[name] / correct_1) / (mx.sqrt(state.second[name] / correct_2) + 1e-8)
+        first[name] = 0.9 * state.first[name] + 0.1 * g
+        second[name] = 0.95 * state.second[name] + 0.05 * g.square()
+        change = (first[name] / correct_1) / (mx.sqrt(second[name] / correct_2) + 1e-8)
         shrink = 1 - rate * decay if value.ndim > 1 else 1.0
         updated[name] = value * shrink - rate * change
-    return updated
+    return updated, AdamW(first, second, num_steps)
 
 
 def batch_loss(
@@ -87,45 +92,82 @@ def batch_loss(
     return total / sum(weights)
 
 
-def _part(batch: Batch, index: int, count: int) -> Batch:
-    fields = (batch.token_ids, batch.hidden, batch.top_columns, batch.top_probs)
-    return Batch(*(f[index::count] for f in fields))
+def rate_at(stage: Stage, step: int, num_steps: int) -> float:
+    """The learning rate of a step of a stage, `num_steps` of the whole training being done."""
+    cosine = 0.5 * (1 + math.cos(math.pi * step / max(1, stage.num_steps - 1)))
+    rate = stage.final_rate + (stage.learning_rate - stage.final_rate) * cosine
+    return rate * min(1.0, (num_steps + 1) / WARM_UP)
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What training needs and does not change.
+
+    streams: the batch is split among them. On a CPU each is a thread, and what is not a matrix
+    product runs on one thread each.
+    """
+
+    dims: LlamaDims
+    embedding: Matrix
+    shortlist: Shortlist
+    streams: Sequence[mx.Stream]
 
 
 def train(
+    learner: Learner,
     parameters: Parameters,
     state: AdamW,
     stage: Stage,
     data: Iterator[Batch],
-    dims: LlamaDims,
-    embedding: Matrix,
-    shortlist: Shortlist,
-    streams: Sequence[mx.Stream],
     steps: range,
-) -> Iterator[tuple[int, float, Parameters]]:
-    """Yield (step, loss, parameters) after each of `steps` of the stage. The batch is split among `streams`: on a
-    CPU each is a thread, and what is not a matrix product runs on one thread each."""
+) -> Iterator[tuple[int, float, Parameters, AdamW]]:
+    """Yield (step, loss, parameters, optimiser) after each of `steps` of the stage.
+
+    Raises TrainingError where the loss is no longer a number.
+    """
+    for step in steps:
+        loss, gradients = _gradients(learner, parameters, next(data), stage.weights)
+        rate = rate_at(stage, step, state.num_steps)
+        parameters, state = update(parameters, gradients, state, rate)
+        mx.eval(parameters, state.first, state.second, loss)
+        value = float(loss.item())  # type: ignore[arg-type]  # a real scalar
+        if not math.isfinite(value):
+            raise TrainingError(
+                f"The loss is {value} at step {step + 1}: training has come apart. Delete the "
+                "checkpoint and try another --seed."
+            )
+        yield step, value, parameters, state
+
+
+def _gradients(
+    learner: Learner, parameters: Parameters, batch: Batch, weights: tuple[float, ...]
+) -> tuple[mx.array, Parameters]:
+    """Loss and its gradient, each stream with its share of the windows."""
     gradient = mx.value_and_grad(
         partial(
-            batch_loss, dims=dims, embedding=embedding, shortlist=shortlist, weights=stage.weights
+            batch_loss,
+            dims=learner.dims,
+            embedding=learner.embedding,
+            shortlist=learner.shortlist,
+            weights=weights,
         )
     )
-    for step in steps:
-        batch = next(data)
-        parts = []
-        for i, stream in enumerate(streams):
-            with mx.stream(stream):
-                parts.append(gradient(parameters, _part(batch, i, len(streams))))
-        mx.async_eval(parts)
-        losses = [loss for loss, _ in parts]
-        gradients = {
-            name: sum((g[name] for _, g in parts), mx.array(0.0)) / len(parts)
-            for name in parameters
-        }
-        share = step / max(1, stage.num_steps - 1)
-        cosine = 0.5 * (1 + math.cos(math.pi * share))
-        rate = stage.final_rate + (stage.learning_rate - stage.final_rate) * cosine
-        rate *= min(1.0, (state.num_steps + 1) / 50)
-        parameters = update(parameters, gradients, state, rate)
-        mx.eval(parameters, state.first, state.second, losses)
-        yield step, sum(loss.item() for loss in losses) / len(losses), parameters  # type: ignore[misc]
+    num_windows = batch.hidden.shape[0]
+    count = min(len(learner.streams), num_windows)
+    parts = []
+    for i, stream in enumerate(learner.streams[:count]):
+        with mx.stream(stream):
+            parts.append(gradient(parameters, _part(batch, i, count)))
+    mx.async_eval(parts)
+    shares = [len(range(i, num_windows, count)) / num_windows for i in range(count)]
+    loss = sum((s * part for s, (part, _) in zip(shares, parts, strict=True)), mx.array(0.0))
+    gradients = {
+        name: sum((s * g[name] for s, (_, g) in zip(shares, parts, strict=True)), mx.array(0.0))
+        for name in parameters
+    }
+    return loss, gradients
+
+
+def _part(batch: Batch, index: int, count: int) -> Batch:
+    fields = (batch.token_ids, batch.hidden, batch.top_columns, batch.top_probs)
+    return Batch(*(f[index::count] for f in fields))

@@ -6,14 +6,17 @@ shortlist; their sum is 1.
 
 import mlx.core as mx
 
+LEAST = -100.0  # below that the polynomial of fast_exp no longer falls
+
 
 def fast_exp(x: mx.array) -> mx.array:
     """exp(x) for x <= 0 to 0.2 % down to x = -10, by (1 + y + y²/2 + y³/6)^64, y = x / 64.
 
     MLX's exp on a CPU is scalar and would take most of the training time; these are plain
-    products that vectorise. What lies below e^-10 has no weight in a gradient.
+    products that vectorise. What lies below e^-10 has no weight in a gradient; it comes out
+    between 0 and its value.
     """
-    y = x * (1 / 64)
+    y = mx.maximum(x, LEAST) * (1 / 64)
     e = 1 + y * (1 + y * (0.5 + y * (1 / 6)))
     for _ in range(6):
         e = e * e
@@ -24,7 +27,10 @@ def fast_exp(x: mx.array) -> mx.array:
 def softmax_and_loss(
     logits: mx.array, top_ids: mx.array, top_probs: mx.array
 ) -> tuple[mx.array, mx.array]:
-    """Loss [N] and q [N, S] from logits [N, S], p's columns [N, K] and probabilities [N, K]."""
+    """Loss [N] and q [N, S] from logits [N, S], p's columns [N, K] and probabilities [N, K].
+
+    Only the loss has a gradient, and only with respect to the logits.
+    """
     shifted = logits - logits.max(axis=-1, keepdims=True)
     weights = fast_exp(shifted)
     total = weights.sum(axis=-1, keepdims=True)

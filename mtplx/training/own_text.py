@@ -7,13 +7,15 @@ masks are needed. The hidden states come with the text: no second pass is needed
 
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from mtplx.errors import TrainingError
 from mtplx.models.llama import LlamaTarget
 from mtplx.training.prompts import Prompt
 
@@ -22,7 +24,10 @@ SEGMENT = 256  # columns per segment of the two-level draw
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """A chat template taken apart: token ids around a user message and its reply."""
+    """A chat template taken apart: token ids around a user message and its reply.
+
+    Where there is nothing between two messages, the token that ended the first stays.
+    """
 
     before_user: tuple[int, ...]  # from the start of the conversation
     before_reply: tuple[int, ...]  # from the end of the message, its end token first
@@ -71,9 +76,9 @@ class Row:
             return sampled
         if self.writing_user:
             self.writing_user = False
-            self.forced.extend(self.framing.before_reply)
+            self.forced.extend(self.framing.before_reply or (sampled,))
         else:
-            self.forced.extend(self.framing.after_reply)
+            self.forced.extend(self.framing.after_reply or (sampled,))
             self._ask()
         return self.forced.popleft()
 
@@ -86,8 +91,15 @@ def write_conversations(
     temperatures: Sequence[float],
     length: int,
     seed: int,
+    tick: Callable[[], None] = lambda: None,
 ) -> list[Passage]:
-    """A conversation of `length` tokens at each of `temperatures`, which must ascend."""
+    """A conversation of `length` tokens at each of `temperatures`, which must ascend.
+
+    tick: called after each of the `length` positions. Raises TrainingError for hidden states that
+    float16 cannot hold, ValueError for temperatures that fall.
+    """
+    if any(a > b for a, b in pairwise(temperatures)):
+        raise ValueError(f"temperatures must ascend: {list(temperatures)}")
     rows = [Row(prompts, framing) for _ in temperatures]
     num_rows = len(rows)
     key = mx.random.key(seed)
@@ -102,11 +114,19 @@ def write_conversations(
         sampled = sample_rows(target.logits(state), temperatures, draw_key)
         halves = state.astype(mx.float16)
         mx.eval(sampled, halves)
-        hidden[:, t] = np.array(halves)
+        hidden[:, t] = _checked(np.array(halves))
         current = [row.advance(s) for row, s in zip(rows, np.array(sampled).tolist(), strict=True)]
-    if not np.isfinite(hidden).all():
-        raise FloatingPointError("hidden states overflow float16")
+        tick()
     return [Passage(token_ids[i], hidden[i], row.kind) for i, row in enumerate(rows)]
+
+
+def _checked(hidden: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
+    if not np.isfinite(hidden).all():
+        raise TrainingError(
+            "The model's hidden states are not numbers, or too large for float16, so no head can "
+            "be trained for it."
+        )
+    return hidden
 
 
 def mixed_temperatures(num_rows: int) -> list[float]:
@@ -127,13 +147,12 @@ def write_replies(
     """One reply of up to `num_tokens` to each (kind, message); with the row where it starts."""
     around = len(framing.before_user) + len(framing.before_reply)
     starts = [around + len(token_ids) for _, token_ids in prompts]
-    asked = ((Prompt(kind, ""), token_ids) for kind, token_ids in prompts)
-    first = list(asked)
+    asked = [(Prompt(kind, ""), token_ids) for kind, token_ids in prompts]
     passages = write_conversations(
         target,
         framing,
-        itertools.chain(first, itertools.repeat(first[0])),
-        temperatures=[temperature] * len(first),
+        itertools.chain(asked, itertools.repeat(asked[0])),
+        temperatures=[temperature] * len(asked),
         length=max(starts) + num_tokens,
         seed=seed,
     )
@@ -183,6 +202,6 @@ def read_texts(target: LlamaTarget, windows: Sequence[Sequence[int]], kind: str)
     """Hidden states of given windows of token ids, all of one length, in one pass."""
     token_ids = mx.array([list(window) for window in windows])
     state = target.normalise(target.forward_batch(token_ids, target.make_cache()))
-    halves = np.array(state.astype(mx.float16))
+    halves = _checked(np.array(state.astype(mx.float16)))
     ids = np.array(token_ids, dtype=np.int32)
     return [Passage(ids[i], halves[i], kind) for i in range(len(windows))]

@@ -1,62 +1,51 @@
-"""The run behind `mtplx train-head`: write text, read text, start, train, measure, store.
+"""The run behind `mtplx train-head`: read text, write text, start, train, measure, store.
 
 Every part leaves its result in the run's folder and is skipped when that is there, so a run that
 was interrupted goes on where it stopped.
 """
 
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
 
-from mtplx.errors import TrainingError
-from mtplx.files import write_atomically
+from mtplx.errors import FileAccessError, TrainingError
+from mtplx.files import accessing, write_atomically
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.head_file import read_head, write_head
 from mtplx.loading.load import LoadedModel
-from mtplx.models.head import HeadWeights, Shortlist, dense_head, make_shortlist
+from mtplx.models.head import HeadWeights, Shortlist, make_shortlist
 from mtplx.models.llama import LlamaTarget
-from mtplx.paths import ensure_dir
-from mtplx.training.acceptance import HeldOut, Measured, measure
+from mtplx.training.acceptance import HeldOut, Measured, measure_judged
 from mtplx.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from mtplx.training.examples import Example, batches, frequent_ids, make_example
+from mtplx.training.crew import write_own_text
+from mtplx.training.examples import frequent_ids, make_example
+from mtplx.training.framing import chat_framing
 from mtplx.training.held_out import held_out_replies
 from mtplx.training.initialise import initial_parameters
-from mtplx.training.loop import adamw, train
+from mtplx.training.lesson import Lesson, Report, Tell, learn
+from mtplx.training.loop import Learner, adamw
 from mtplx.training.own_text import Passage, read_texts
 from mtplx.training.passages_file import read_passages, write_passages
-from mtplx.training.plan import CHUNK_TOKENS, Plan
+from mtplx.training.plan import Plan
 from mtplx.training.prompts import text_windows
-from mtplx.training.worker import CACHE_BYTES, CHUNK_LENGTH, chunk_path
+from mtplx.training.run_folder import CHECKPOINT, HEAD, opened_folder, passage_paths, text_path
+from mtplx.training.worker import CACHE_BYTES
 
-CHECKPOINT = "checkpoint.safetensors"
-STEPS_PER_CHECKPOINT = 100
 INITIAL_WINDOWS = 160
 WINDOW = 256
+TEXTS_PER_CHUNK = 64
 
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """Something to show: what is going on, how far it is, and figures."""
-
-    what: str
-    done: int
-    total: int
-    figures: str = ""
-
-
-Tell = Callable[[Report], None]
 Results = dict[tuple[str, float], Measured]
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A finished run: the head's file, held-out acceptance, and the shifted control."""
+    """A finished run: the head's file, held-out acceptance, and the shifted control.
+
+    control: acceptance where the trunk's distribution is taken one position late.
+    """
 
     head: Path
     results: Results
@@ -74,187 +63,135 @@ class Trained:
 
 
 def run(plan: Plan, model: LoadedModel, tell: Tell) -> Trained:
-    """Train a head for `model`. TrainingError if it cannot."""
+    """Train a head for `model`, or go on with what the plan's folder holds.
+
+    Raises TrainingError if it cannot, FileAccessError for a folder or disk that will not have it.
+    A KeyboardInterrupt loses at most the chunks of text that were being written.
+    """
+    target = _trunk(plan, model)
+    mx.set_cache_limit(CACHE_BYTES)
+
+    def telling(what: str) -> Callable[[int, int], None]:
+        return lambda done, total: tell(Report(what, done, total))
+
+    with opened_folder(plan, fingerprint(model.path)):
+        # What takes minutes comes before what takes most of an hour, with the mistakes it meets.
+        read_ordinary_text(plan, model, target, telling("reading ordinary text"))
+        held_out = held_out_replies(plan, model, target, telling("writing held-out replies"))
+        mx.clear_cache()  # the processes that write text need the memory
+        write_own_text(plan, target, telling("writing its own text"))
+        checkpoint = _trained(plan, target, held_out, tell)
+        return _finished(plan, model, target, held_out, checkpoint)
+
+
+def _trunk(plan: Plan, model: LoadedModel) -> LlamaTarget:
+    """The model as what a head can be trained for, or an error before any work is done."""
     target = model.target
     if not isinstance(target, LlamaTarget):
         raise TrainingError(f"{plan.model} is not a llama-type model; heads are trained for those.")
-    if target.context_length < CHUNK_LENGTH:
-        raise TrainingError(f"{plan.model} has a context below {CHUNK_LENGTH} tokens.")
-    mx.set_cache_limit(CACHE_BYTES)
-    ensure_dir(plan.folder)
-    write_own_text(plan, tell)
-    read_ordinary_text(plan, model, target, tell)
-    held_out = held_out_replies(
-        plan.folder, model, target, lambda *progress: tell(Report(*progress))
-    )
-    passages = read_passages(
-        sorted(plan.folder.glob("own-*.npz")) + sorted(plan.folder.glob("text-*.npz"))
-    )
-    checkpoint = _start(plan, target, passages)
-    shortlist = make_shortlist(target.lm_head, checkpoint.shortlist)
-    examples = _examples(passages, shortlist, tell)
-    streams = [mx.default_stream(mx.default_device())]
-    if not mx.metal.is_available():
-        streams.append(mx.new_stream(mx.cpu))
-    lesson = Lesson(plan, target, shortlist, examples, held_out, streams)
-    checkpoint = _train(lesson, checkpoint, tell)
-    path = plan.folder / "head.safetensors"
-    metadata = {"trunk": fingerprint(model.path), "model": plan.model}
-    write_head(path, checkpoint.parameters, target.dims, checkpoint.shortlist, metadata)
-    head = read_head(path, target.dims).weights
-    results = measured(target, head, shortlist, held_out)
-    key = ("code", 0.0)
-    control = measure(target, head, shortlist, held_out[key], key[1], shift=1)
-    return Trained(path, results, control)
+    if target.context_length < plan.passage_length:
+        raise TrainingError(
+            f"{plan.model} has a context of {target.context_length} tokens; training takes "
+            f"passages of {plan.passage_length}."
+        )
+    chat_framing(model.tokenizer)
+    return target
 
 
 def finish(head: Path, path: Path) -> None:
     """Put the head of a run where it will be found."""
-    write_atomically(path, head.read_bytes())
+    with accessing("read", head):
+        content = head.read_bytes()
+    write_atomically(path, content)
 
 
-def write_own_text(plan: Plan, tell: Tell) -> None:
-    """Have worker processes write the chunks that are missing."""
-    paths = [chunk_path(plan.folder, number) for number in range(plan.num_chunks)]
-
-    def done() -> int:
-        return sum(path.exists() for path in paths) * CHUNK_TOKENS
-
-    total = len(paths) * CHUNK_TOKENS
-    if done() == total:
-        return
-    command = [sys.executable, "-m", "mtplx.training.worker", plan.model, str(plan.folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    workers = [
-        subprocess.Popen(
-            [*command, str(i), str(plan.num_workers), str(len(paths)), str(plan.seed)],
-            env=environment,
-        )
-        for i in range(plan.num_workers)
-    ]
-    try:
-        while any(worker.poll() is None for worker in workers):
-            tell(Report("writing its own text", done(), total))
-            time.sleep(1)
-    finally:
-        for worker in workers:
-            worker.terminate()
-            worker.wait()
-    if done() < total:
-        codes = ", ".join(str(worker.returncode) for worker in workers)
-        raise TrainingError(f"The processes that write text stopped early (exit codes {codes}).")
-
-
-def read_ordinary_text(plan: Plan, model: LoadedModel, target: LlamaTarget, tell: Tell) -> None:
-    """Hidden states of the plan's text files, 64 windows a chunk."""
+def read_ordinary_text(
+    plan: Plan, model: LoadedModel, target: LlamaTarget, tell: Callable[[int, int], None]
+) -> None:
+    """Hidden states of the plan's text files, some windows a chunk. tell counts tokens."""
 
     def encode(text: str) -> list[int]:
         return model.tokenizer.encode(text, parse_special=False)
 
-    wanted = plan.text_tokens // CHUNK_LENGTH
-    windows = text_windows(plan.texts, encode, CHUNK_LENGTH, plan.seed)
-    for number, start in enumerate(range(0, wanted, 64)):
-        chunk = [w for w, _ in zip(windows, range(min(64, wanted - start)), strict=False)]
-        path = plan.folder / f"text-{number:05d}.npz"
+    length = plan.passage_length
+    wanted = plan.text_tokens // length
+    windows = text_windows(plan.texts, encode, length, plan.seed)
+    for number, start in enumerate(range(0, wanted, TEXTS_PER_CHUNK)):
+        count = min(TEXTS_PER_CHUNK, wanted - start)
+        chunk = [window for window, _ in zip(windows, range(count), strict=False)]
+        path = text_path(plan.folder, number)
+        if not chunk and not number and plan.texts:
+            raise TrainingError(
+                f"The text files hold fewer than {length} tokens, too few to train on. Give more, "
+                "or --text-tokens 0."
+            )
         if not chunk:
             return
         if path.exists():
             continue
         passages: list[Passage] = []
         for i in range(0, len(chunk), 8):
-            passages += read_texts(target, chunk[i : i + 8], "prose")
-            tell(Report("reading text", (start + i) * CHUNK_LENGTH, wanted * CHUNK_LENGTH))
+            passages += read_texts(target, chunk[i : i + 8], "text")
+            tell(min(start + i + 8, wanted) * length, wanted * length)
         write_passages(path, passages)
 
 
-def _start(plan: Plan, target: LlamaTarget, passages: Sequence[Passage]) -> Checkpoint:
+def _trained(plan: Plan, target: LlamaTarget, held_out: HeldOut, tell: Tell) -> Checkpoint:
+    """The plan's last checkpoint, trained until there are no stages left."""
     path = plan.folder / CHECKPOINT
-    if path.exists():
-        return read_checkpoint(path)
+    checkpoint = read_checkpoint(path) if path.exists() else None
+    if checkpoint is not None and checkpoint.stage >= len(plan.stages):
+        return checkpoint
+    passages = read_passages(passage_paths(plan))
+    if checkpoint is None:
+        checkpoint = _start(plan, target, passages)
+        write_checkpoint(path, checkpoint)
+    shortlist = make_shortlist(target.lm_head, checkpoint.shortlist)
+    examples = []
+    for i, passage in enumerate(passages):
+        examples.append(make_example(passage, shortlist))
+        tell(Report("preparing examples", i + 1, len(passages)))
+    streams = [mx.default_stream(mx.default_device())]
+    if not mx.metal.is_available():
+        streams.append(mx.new_stream(mx.cpu))
+    learner = Learner(target.dims, target.embedding, shortlist, streams)
+    return learn(Lesson(plan, target, learner, examples, held_out), checkpoint, tell)
+
+
+def _start(plan: Plan, target: LlamaTarget, passages: list[Passage]) -> Checkpoint:
     shortlist = frequent_ids(passages, target.vocab_size, plan.shortlist_size)
     windows = [p.token_ids[:WINDOW].tolist() for p in passages[:INITIAL_WINDOWS]]
     parameters = initial_parameters(target, windows, num_blocks=plan.num_blocks)
     return Checkpoint(parameters, adamw(parameters), shortlist, 0, 0)
 
 
-def _examples(passages: Sequence[Passage], shortlist: Shortlist, tell: Tell) -> list[Example]:
-    examples = []
-    for i, passage in enumerate(passages):
-        examples.append(make_example(passage, shortlist))
-        if i % 16 == 0:
-            tell(Report("preparing examples", i, len(passages)))
-    return examples
-
-
-@dataclass(frozen=True, slots=True)
-class Lesson:
-    """What every stretch of training needs and none of them changes."""
-
-    plan: Plan
-    target: LlamaTarget
-    shortlist: Shortlist
-    examples: Sequence[Example]
-    held_out: HeldOut
-    streams: Sequence[mx.Stream]
-
-
-def _train(lesson: Lesson, checkpoint: Checkpoint, tell: Tell) -> Checkpoint:
-    """All stages from the checkpoint on, a checkpoint and a measurement after each stretch."""
-    plan = lesson.plan
-    while checkpoint.stage < len(plan.stages):
-        checkpoint = _stretch(lesson, checkpoint, tell)
-        head = dense_head(checkpoint.parameters, plan.num_blocks)
-        figures = summary(measured(lesson.target, head, lesson.shortlist, lesson.held_out))
-        where = f"stage {checkpoint.stage} step {checkpoint.step}"
-        _log(plan.folder / "log.txt", f"{where} {figures}")
-        tell(Report("training", 0, 0, figures))
-        write_checkpoint(plan.folder / CHECKPOINT, checkpoint)
-    return checkpoint
-
-
-def _stretch(lesson: Lesson, checkpoint: Checkpoint, tell: Tell) -> Checkpoint:
-    """Some steps of the current stage. Their batches follow from the seed and the first step
-    alone, so that a run which was interrupted ends like one that was not."""
-    plan, number, first = lesson.plan, checkpoint.stage, checkpoint.step
-    stage = plan.stages[number]
-    last = min(first + STEPS_PER_CHECKPOINT, stage.num_steps)
-    data = batches(
-        lesson.examples,
-        num_windows=stage.num_windows,
-        num_anchors=stage.num_anchors,
-        depth=len(stage.weights),
-        seed=(plan.seed * 101 + number) * 1_000_003 + first,
-    )
-    state, parameters = checkpoint.optimiser, checkpoint.parameters
-    steps = train(
-        parameters, state, stage, data, lesson.target.dims, lesson.target.embedding,
-        lesson.shortlist, lesson.streams, range(first, last),
-    )  # fmt: skip
-    for step, loss, parameters in steps:
-        what = f"training {len(stage.weights)} deep"
-        tell(Report(what, step + 1, stage.num_steps, f"loss {loss:.3f}"))
-    done = last == stage.num_steps
-    number, last = (number + 1, 0) if done else (number, last)
-    return Checkpoint(parameters, state, checkpoint.shortlist, number, last)
-
-
-def measured(
-    target: LlamaTarget, head: HeadWeights, shortlist: Shortlist, held_out: HeldOut
-) -> Results:
-    """Held-out acceptance by class and temperature."""
-    return {
-        key: measure(target, head, shortlist, replies, key[1]) for key, replies in held_out.items()
+def _finished(
+    plan: Plan,
+    model: LoadedModel,
+    target: LlamaTarget,
+    held_out: HeldOut,
+    checkpoint: Checkpoint,
+) -> Trained:
+    """The head as a file, measured as it is read back: rounded to what is stored."""
+    path = plan.folder / HEAD
+    metadata = {"trunk": fingerprint(model.path), "model": plan.model}
+    try:
+        write_head(path, checkpoint.parameters, target.dims, checkpoint.shortlist, metadata)
+    except RuntimeError as error:  # MLX's word for a disk that takes no more
+        raise FileAccessError(f"Cannot write {path}: {error}. Is the disk full?") from error
+    head = read_head(path, target.dims).weights
+    shortlist = make_shortlist(target.lm_head, checkpoint.shortlist)
+    results = {
+        key: measure_judged(target, head, shortlist, replies, key[1])
+        for key, replies in held_out.items()
     }
+    return Trained(path, results, _control(target, head, shortlist, held_out))
 
 
-def summary(results: Results) -> str:
-    """One line: per class and temperature, acceptance at position 1 and tokens per round at 3."""
-    return "  ".join(
-        f"{kind} T={temperature:g} {m.per_position[0]:.3f}/{m.tokens_per_round[2]:.2f}"
-        for (kind, temperature), m in results.items()
-    )
-
-
-def _log(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
+def _control(
+    target: LlamaTarget, head: HeadWeights, shortlist: Shortlist, held_out: HeldOut
+) -> Measured:
+    greedy = [key for key in held_out if key[1] == 0]
+    key = next((key for key in greedy if key[0] == "code"), greedy[0] if greedy else None)
+    replies = held_out[key] if key is not None else []
+    return measure_judged(target, head, shortlist, replies, 0.0, shift=1)

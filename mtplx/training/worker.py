@@ -1,28 +1,32 @@
 """One of several processes that write the trunk's own text, a chunk at a time.
 
-Run as `python -m mtplx.training.worker MODEL FOLDER INDEX COUNT NUM_CHUNKS SEED`. Separate
-processes, each with one BLAS thread, because MLX on a CPU does everything but matrix products on
-one thread.
+Run as `python -m mtplx.training.worker` by `training/crew.py`, which writes a task to its standard
+input: one line of JSON. Separate processes, each with one BLAS thread, because MLX on a CPU does
+everything but matrix products on one thread. It ends when its standard input does, which happens
+at once when whoever started it is gone, however that came.
 """
 
+import json
 import os
+import signal
 import sys
-from pathlib import Path
+import threading
+from collections.abc import Callable, Sequence
 
 from mtplx import blas
 from mtplx.errors import MtplxError
 
-CHUNK_ROWS = 64
-CHUNK_LENGTH = 384
+TICK = b"."  # on standard output, for each position of the chunk in hand
 CACHE_BYTES = 2 << 30  # buffers MLX may keep; giving them back to the system costs a third
 
 
-def chunk_path(folder: Path, number: int) -> Path:
-    return folder / f"own-{number:05d}.npz"
+def write_chunks(
+    line: str, numbers: Sequence[int], tick: Callable[[], None] = lambda: None
+) -> None:
+    """Write chunks of the plan that `line` holds, each the same wherever it is written.
 
-
-def write_chunks(model: str, folder: Path, numbers: list[int], seed: int) -> None:
-    """Write those of the chunks that are not there yet."""
+    What is imported here must not be imported before the BLAS is chosen.
+    """
     import mlx.core as mx
 
     from mtplx.loading.load import load
@@ -30,42 +34,56 @@ def write_chunks(model: str, folder: Path, numbers: list[int], seed: int) -> Non
     from mtplx.training.framing import chat_framing
     from mtplx.training.own_text import mixed_temperatures, write_conversations
     from mtplx.training.passages_file import write_passages
+    from mtplx.training.plan import plan_from_json
     from mtplx.training.prompts import user_prompts
+    from mtplx.training.run_folder import chunk_path
 
     mx.set_cache_limit(CACHE_BYTES)
-    loaded = load(model)
+    plan = plan_from_json(line)
+    loaded = load(plan.model)
     assert isinstance(loaded.target, LlamaTarget)
     framing = chat_framing(loaded.tokenizer)
-    parent = os.getppid()
     for number in numbers:
-        path = chunk_path(folder, number)
-        if path.exists():
-            continue
-        prompts = user_prompts(seed * 100_003 + number)
+        seed = plan.seed * 100_003 + number
+        prompts = user_prompts(seed)
         encoded = ((p, loaded.tokenizer.encode(p.text, parse_special=False)) for p in prompts)
         passages = write_conversations(
             loaded.target,
             framing,
             encoded,
-            temperatures=mixed_temperatures(CHUNK_ROWS),
-            length=CHUNK_LENGTH,
-            seed=seed * 100_003 + number,
+            temperatures=mixed_temperatures(plan.rows_per_chunk),
+            length=plan.passage_length,
+            seed=seed,
+            tick=tick,
         )
-        write_passages(path, passages)
-        if os.getppid() != parent:
-            return  # whoever asked for the text is gone
+        write_passages(chunk_path(plan.folder, number), passages)
 
 
 def main() -> int:
-    model, folder, index, count, num_chunks, seed = sys.argv[1:]
-    blas.preload()
-    numbers = list(range(int(index), int(num_chunks), int(count)))
+    # An interrupt from the keyboard is for whoever started this to answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with open(0, "rb", buffering=0, closefd=False) as source:  # nothing beyond the line is taken
+        task = json.loads(source.readline() or b"null")
+    if task is None:
+        return 1
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    blas.preload(task["blas"])
     try:
-        write_chunks(model, Path(folder), numbers, int(seed))
+        write_chunks(task["plan"], task["numbers"], _tell_tick)
     except MtplxError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _tell_tick() -> None:
+    os.write(1, TICK)
+
+
+def _end_with_parent() -> None:
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,238 @@
+"""Tensors of a GGUF file: the numbers they stand for, and files that are not whole."""
+
+import struct
+from pathlib import Path
+
+import gguf
+import mlx.core as mx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from mtplx.errors import CheckpointError, MtplxError, UnsupportedTensorError
+from mtplx.loading.gguf_file import (
+    AFFINE_FORMATS,
+    GgufTensors,
+    gguf_tensors,
+    open_gguf,
+    rows_in_half_split_order,
+)
+from mtplx.models.matrix import AffineMatrix
+from tests.foreign import pairwise_rows, read_llama, write_gguf, write_llama
+from tests.tiny import DIMS, tiny_target
+
+Bytes = NDArray[np.uint8]
+KINDS = ("Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32")
+ROWS, WIDTH = 24, 96
+
+
+def random_bytes(kind: str, seed: int = 0) -> Bytes:
+    """[ROWS, bytes of WIDTH weights], every bit at random but for scales, which are finite."""
+    rng = np.random.default_rng([seed, len(kind)])
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    raw = rng.integers(0, 256, size=(ROWS, WIDTH // block, size), dtype=np.uint8)
+    if kind in AFFINE_FORMATS:
+        half = rng.normal(size=(ROWS, WIDTH // block, 2)) * 10.0 ** rng.integers(-7, 2)
+        half[0, 0] = [0.0, -0.0]
+        half[0, 1] = [6e-8, -6e-8]  # half precision's smallest number
+        raw[..., :4] = half.astype(np.float16).view(np.uint8)
+        if not AFFINE_FORMATS[kind].has_min:
+            raw[..., 2:4] = rng.integers(0, 256, size=(ROWS, WIDTH // block, 2))
+    else:
+        floats = rng.normal(size=(ROWS, WIDTH)).astype(np.float32)
+        return gguf.quants.quantize(floats, gguf.GGMLQuantizationType[kind]).view(np.uint8)
+    return raw.reshape(ROWS, -1)
+
+
+def one_tensor(path: Path, kind: str, raw: Bytes, *, packed: bool = False) -> GgufTensors:
+    write_gguf(path / "a.gguf", {"w.weight": raw}, {}, lambda name: kind)
+    return gguf_tensors(open_gguf(path / "a.gguf"), packed=packed)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_what_the_gguf_package_decodes(kind: str, packed: bool, tmp_path: Path) -> None:
+    """Random bits, tiny scales and negative ones: equal in every bit of float32."""
+    for seed in range(4):
+        raw = random_bytes(kind, seed)
+        expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
+        matrix = one_tensor(tmp_path, kind, raw, packed=packed).matrix("w.weight", ROWS, WIDTH)
+        assert matrix.shape == (ROWS, WIDTH)
+        assert isinstance(matrix, AffineMatrix) == (packed and kind in AFFINE_FORMATS)
+        rows = matrix.rows(mx.arange(ROWS))
+        assert rows.dtype == mx.float32
+        assert np.array_equal(np.array(rows), expected)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_of_rotary_heads_come_in_halves(kind: str, packed: bool, tmp_path: Path) -> None:
+    """In any format, from the pairs that they are stored in."""
+    raw = random_bytes(kind)
+    tensors = one_tensor(tmp_path, kind, pairwise_rows(raw, 3), packed=packed)
+    rows = tensors.matrix("w.weight", ROWS, WIDTH, rotary_heads=3).rows(mx.arange(ROWS))
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
+    assert np.array_equal(np.array(rows), expected)
+
+
+@pytest.mark.parametrize(("heads", "size"), [(1, 2), (1, 8), (3, 4), (9, 64)])
+def test_rows_of_a_head_are_put_back_into_halves(heads: int, size: int) -> None:
+    """Undoes what a converter does to the rows of q and k, for any number of heads."""
+    weight = np.arange(heads * size * 5, dtype=np.float32).reshape(heads * size, 5)
+    stored = pairwise_rows(weight, heads)
+    assert np.array_equal(stored[rows_in_half_split_order(heads, heads * size)], weight)
+
+
+def test_wide_numbers_stay_finite(tmp_path: Path) -> None:
+    """BF16 reaches far beyond half precision at both ends."""
+    values = np.array([[1e5, -3e38, 1e-9, 65504.0, 65536.0, 1e-38]], dtype=np.float32)
+    raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType.BF16)
+    weight = one_tensor(tmp_path, "BF16", raw).matrix("w.weight", 1, 6)
+    assert np.allclose(np.array(weight.rows(mx.array([0]))), values, rtol=2**-8, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "F32"])
+def test_vectors_are_float32(kind: str, tmp_path: Path) -> None:
+    """Norm weights come dense, whatever they are stored as."""
+    values = np.random.default_rng(0).normal(size=64).astype(np.float32)
+    raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind])
+    write_gguf(tmp_path / "a.gguf", {"n.weight": values}, {}, lambda name: kind)
+    vector = gguf_tensors(open_gguf(tmp_path / "a.gguf"), packed=False).vector("n.weight", 64)
+    assert vector.dtype == mx.float32
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
+    assert np.array_equal(np.array(vector), expected)
+
+
+def test_a_packed_vector_is_refused_by_name(tmp_path: Path) -> None:
+    """A norm in blocks is a file that is not understood."""
+    values = np.ones(64, dtype=np.float32)
+    write_gguf(tmp_path / "a.gguf", {"n.weight": values}, {}, lambda name: "Q8_0")
+    tensors = gguf_tensors(open_gguf(tmp_path / "a.gguf"), packed=False)
+    with pytest.raises(UnsupportedTensorError, match=r"n\.weight is of type Q8_0.*BF16"):
+        tensors.vector("n.weight", 64)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", AFFINE_FORMATS)
+def test_a_scale_that_is_no_number_is_refused_by_name(
+    kind: str, value: float, tmp_path: Path
+) -> None:
+    """One damaged block among many, its scale or its minimum."""
+    for field in range(1 + AFFINE_FORMATS[kind].has_min):
+        raw = random_bytes(kind)
+        raw[7, 2 * field : 2 * field + 2] = np.array([value], np.float16).view(np.uint8)
+        tensors = one_tensor(tmp_path, kind, raw)
+        with pytest.raises(CheckpointError, match=r"w\.weight.*not finite"):
+            tensors.matrix("w.weight", ROWS, WIDTH)
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("Q4_0", 60_000.0), ("Q8_0", 600.0)])
+def test_a_scale_too_large_for_its_offset_is_refused(
+    kind: str, scale: float, tmp_path: Path
+) -> None:
+    """Where half precision cannot hold centre times scale the weights would be infinite."""
+    raw = random_bytes(kind)
+    raw[7, :2] = np.array([scale], np.float16).view(np.uint8)
+    tensors = one_tensor(tmp_path, kind, raw)
+    with pytest.raises(CheckpointError, match=r"w\.weight"):
+        tensors.matrix("w.weight", ROWS, WIDTH)
+
+
+@pytest.mark.parametrize(
+    "kind", ["Q4_K", "Q6_K", "MXFP4", "NVFP4", "TQ1_0", "IQ4_NL", "Q5_0", "I32"]
+)
+def test_a_type_that_is_not_readable_is_named_before_anything_is_read(
+    kind: str, tmp_path: Path
+) -> None:
+    """With the tensor that has it, and what could be read."""
+    quantisation = gguf.GGMLQuantizationType[kind]
+    block, size = gguf.GGML_QUANT_SIZES[quantisation]
+    rows = {"good.weight": np.ones((2, 256), np.float32)}
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    writer.add_tensor("good.weight", rows["good.weight"])
+    raw = np.zeros((2, 256 // block * size), dtype=np.uint8)
+    writer.add_tensor("odd.weight", raw, raw_dtype=quantisation)
+    for write in ("header_to_file", "kv_data_to_file", "tensors_to_file"):
+        getattr(writer, f"write_{write}")()
+    writer.close()
+    reader = open_gguf(tmp_path / "a.gguf")
+    with pytest.raises(UnsupportedTensorError, match=rf"{kind}.*odd\.weight.*Q4_1"):
+        gguf_tensors(reader, packed=False)
+
+
+def tiny_file(path: Path) -> Path:
+    return write_llama(path, tiny_target())
+
+
+def type_field(whole: bytes, name: bytes) -> int:
+    """Where the type of a two-dimensional tensor is written."""
+    return whole.index(name) + len(name) + 4 + 2 * 8
+
+
+@pytest.mark.parametrize("type_id", [4, 36, 99, 2**31])
+def test_a_type_that_nobody_knows_is_not_called_damage_alone(type_id: int, tmp_path: Path) -> None:
+    """A number that was never given, was withdrawn, or is newer than this program."""
+    path = tiny_file(tmp_path)
+    whole = bytearray(path.read_bytes())
+    place = type_field(bytes(whole), b"blk.0.attn_v.weight")
+    assert whole[place : place + 4] == bytes(4)  # F32
+    whole[place : place + 4] = struct.pack("<I", type_id)
+    path.write_bytes(whole)
+    with pytest.raises(UnsupportedTensorError, match=rf"tiny\.gguf.*newer.*{type_id}"):
+        open_gguf(path)
+
+
+def test_another_file_is_not_a_gguf(tmp_path: Path) -> None:
+    """What it starts with is shown."""
+    path = tmp_path / "a.gguf"
+    for content in (b"", b"GG", b"version https://git-lfs"):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=rf"a\.gguf is not a GGUF.*{content[:4]!r}"):
+            open_gguf(path)
+
+
+def test_a_file_cut_short_anywhere_is_an_error_that_says_so(tmp_path: Path) -> None:
+    """In the header, the metadata, the tensor table or the data: never a model with holes."""
+    path = tiny_file(tmp_path)
+    whole = path.read_bytes()
+    data = whole.index(b"output.weight") + 200  # where the table has surely ended
+    last = len(whole) - 4 * DIMS.hidden_size  # cut into the last tensor, not into padding
+    lengths = [*range(4, data, 37), *range(data, last, len(whole) // 40), last]
+    cut = tmp_path / "cut.gguf"
+    for length in lengths:
+        cut.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"cut\.gguf is damaged or cut short"):
+            open_gguf(cut)
+
+
+@pytest.mark.parametrize("count", [0, 1, 20, 22, 1000, 2**40])
+def test_a_header_that_miscounts_its_tensors_is_an_error(count: int, tmp_path: Path) -> None:
+    """Fewer or more than there are: by name of a missing one, or as damage."""
+    path = tiny_file(tmp_path)
+    whole = bytearray(path.read_bytes())
+    assert struct.unpack_from("<Q", whole, 8) == (21,)
+    struct.pack_into("<Q", whole, 8, count)
+    path.write_bytes(whole)
+    with pytest.raises(CheckpointError, match=r"damaged|has no tensor|promises"):
+        read_llama(path)
+
+
+@pytest.mark.slow
+def test_no_damage_ends_in_anything_but_an_error_for_people(tmp_path: Path) -> None:
+    """Bytes of the header, metadata and table overwritten at random: read, or refused."""
+    path = tiny_file(tmp_path)
+    whole = path.read_bytes()
+    end = whole.index(b"output.weight") + 60
+    rng, num_refused = np.random.default_rng(0), 0
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(int(rng.integers(1, 4))):
+            damaged[int(rng.integers(4, end))] = int(
+                rng.choice([0, 1, 255, int(rng.integers(256))])
+            )
+        path.write_bytes(damaged)
+        try:
+            read_llama(path)
+        except MtplxError:
+            num_refused += 1
+    assert num_refused > 200

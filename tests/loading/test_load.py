@@ -1,0 +1,218 @@
+"""From a name to a model that is ready to decode, with a head if there is one for it."""
+
+from pathlib import Path
+
+import pytest
+
+from mtplx.errors import (
+    CheckpointError,
+    FileAccessError,
+    HeadError,
+    ModelNotFoundError,
+    MtplxError,
+    UnsupportedTensorError,
+)
+from mtplx.loading import find_head as finding
+from mtplx.loading.find_head import find_head, trained_head_path
+from mtplx.loading.fingerprint import fingerprint
+from mtplx.loading.load import LoadedModel, load
+from mtplx.models.head import HeadDrafter
+from mtplx.models.llama import LlamaTarget
+from tests.greedy import same_greedy
+from tests.tiny import GREEDY, finish, plain, start
+from tests.tiny_folder import write_folder
+from tests.tiny_gguf import write_head, write_model
+
+
+@pytest.fixture(autouse=True)
+def _no_heads_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "data_dir", lambda: tmp_path / "data")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "tiny.gguf")
+
+
+def says(loaded: LoadedModel, depth: int) -> list[int]:
+    prompt = loaded.tokenizer.encode_prompt("Hello, hello")
+    return finish(start(loaded.new_state(prompt), prompt, depth=depth))
+
+
+def test_a_file_without_a_head_decodes_plainly_and_says_why(model: Path) -> None:
+    """One line with what would make a head; nothing drafts."""
+    loaded = load(model)
+    assert isinstance(loaded.target, LlamaTarget)
+    assert (loaded.name, loaded.path, loaded.can_draft) == (str(model), model, False)
+    assert loaded.load_s > 0
+    assert loaded.no_head_reason is not None
+    assert f"mtplx train-head {model}" in loaded.no_head_reason
+    assert "\n" not in loaded.no_head_reason
+    assert loaded.new_state().drafter is None
+    assert len(says(loaded, 2)) == GREEDY.max_tokens
+
+
+def test_a_head_beside_the_model_is_found(model: Path) -> None:
+    """STEM.mtp.safetensors; it drafts, and changes nothing that is said."""
+    without = load(model)
+    head = write_head(model.with_name("tiny.mtp.safetensors"), model)
+    loaded = load(model)
+    assert loaded.can_draft
+    assert loaded.no_head_reason is None
+    assert loaded.head is not None
+    assert loaded.head.path == head
+    assert isinstance(loaded.new_state().drafter, HeadDrafter)
+    assert says(loaded, 2) == says(without, 0)
+
+
+def test_heads_are_looked_for_in_one_order(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the model, then trained here, then in the package if it is this trunk's."""
+    trunk = fingerprint(model)
+    beside, trained = model.with_name("tiny.mtp.safetensors"), trained_head_path(trunk)
+    packaged = model.with_name("packaged.safetensors")
+    trained.parent.mkdir(parents=True)
+    for path in (beside, trained, packaged):
+        write_head(path, model)
+    monkeypatch.setattr(finding, "PACKAGED", str(packaged))
+    for path in (beside, trained, packaged):
+        assert find_head(model, trunk) == path
+        path.unlink()
+    assert find_head(model, trunk) is None
+    write_head(packaged, model)
+    assert find_head(model, "0" * 32) is None
+
+
+def test_a_head_can_be_given(model: Path, tmp_path: Path) -> None:
+    """It goes before any that would be found."""
+    write_head(model.with_name("tiny.mtp.safetensors"), model)
+    given = write_head(tmp_path / "other.safetensors", model)
+    for way in (given, str(given)):
+        loaded = load(str(model), head=way)
+        assert loaded.head is not None
+        assert loaded.head.path == given
+
+
+@pytest.mark.parametrize("where", ["given", "beside"])
+def test_a_head_of_another_trunk_is_refused(where: str, model: Path, tmp_path: Path) -> None:
+    """It would draft nonsense: both trunks are named, and what to do."""
+    other = write_model(tmp_path / "other.gguf", template=None)
+    head = write_head(model.with_name("tiny.mtp.safetensors"), other)
+    with pytest.raises(HeadError) as caught:
+        load(model, head=head if where == "given" else None)
+    message = str(caught.value)
+    assert all(trunk in message for trunk in (fingerprint(model), fingerprint(other)))
+    assert "train-head" in message
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no head"])
+def test_a_given_head_that_is_none_is_an_error(
+    content: bytes | None, model: Path, tmp_path: Path
+) -> None:
+    """A file that is missing or something else does not silently decode plainly."""
+    path = tmp_path / "head.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(HeadError, match=r"head\.safetensors"):
+        load(model, head=path)
+
+
+def test_tokens_of_the_prompt_can_be_drafted(model: Path) -> None:
+    """A state's shortlist has the prompt's tokens, and the model's own stays as it is."""
+    write_head(model.with_name("tiny.mtp.safetensors"), model)
+    loaded = load(model)
+    assert loaded.shortlist is not None
+    short = loaded.shortlist.ids[:4]
+    narrow = LoadedModel(
+        **{name: getattr(loaded, name) for name in LoadedModel.__slots__}
+        | {"shortlist": type(loaded.shortlist)(short, loaded.shortlist.weight[:4])}
+    )
+    drafter = narrow.new_state([200, 1, 150]).drafter
+    assert isinstance(drafter, HeadDrafter)
+    assert drafter.shortlist.ids.tolist() == [0, 1, 2, 3, 150, 200]
+    assert narrow.shortlist is not None
+    assert narrow.shortlist.ids.shape == (4,)
+    prompt = [200, 1, 150]
+    state = narrow.new_state(prompt)
+    assert finish(start(state, prompt, depth=3)) == plain(loaded.target, prompt)
+
+
+def test_states_of_one_model_share_its_weights_and_nothing_else(model: Path) -> None:
+    """Each has caches of its own."""
+    loaded = load(model)
+    one, other = loaded.new_state(), loaded.new_state()
+    finish(start(one, [5, 6, 7]))
+    assert other.num_bytes == 0
+    assert other.token_ids == []
+    assert one.target is other.target
+
+
+def test_a_folder_is_read_through_mlx_lm(tmp_path: Path) -> None:
+    """It decodes plainly, with the reason; a head for it is an error."""
+    folder = write_folder(tmp_path / "folder")
+    loaded = load(folder)
+    assert not loaded.can_draft
+    assert loaded.no_head_reason is not None
+    assert "architecture" in loaded.no_head_reason
+    assert len(says(loaded, 2)) == GREEDY.max_tokens
+    head = write_head(tmp_path / "head.safetensors", write_model(tmp_path / "tiny.gguf"))
+    with pytest.raises(HeadError, match="folder"):
+        load(folder, head=head)
+
+
+def damaged(kind: str, folder: Path) -> Path:
+    path = folder / "damaged.gguf"
+    if kind == "cut short":
+        whole = write_model(path).read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+    elif kind == "odd type":
+        write_model(path, odd_type=True)
+    elif kind == "empty folder":
+        path.mkdir()
+    elif kind == "text":
+        path.write_text("hello")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("missing", ModelNotFoundError),
+        ("text", ModelNotFoundError),
+        ("empty folder", ModelNotFoundError),
+        ("cut short", CheckpointError),
+        ("odd type", UnsupportedTensorError),
+    ],
+)
+def test_what_is_no_model_is_one_clear_error(
+    kind: str, error: type[MtplxError], tmp_path: Path
+) -> None:
+    """With its path, or the tensor that is at fault, on one line."""
+    with pytest.raises(error, match=r"damaged\.gguf|blk\.0\.attn_q") as caught:
+        load(damaged(kind, tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_without_rights_is_one_clear_error(model: Path) -> None:
+    """Where the system says no, so do we, with the path."""
+    model.chmod(0)
+    try:
+        model.read_bytes()
+    except PermissionError:
+        with pytest.raises(FileAccessError, match=r"tiny\.gguf"):
+            load(model)
+    else:
+        pytest.skip("this user may read everything")
+
+
+@pytest.mark.slow
+def test_the_default_model_comes_with_a_head(smollm2_path: Path) -> None:
+    """The packaged head is for this very file, fits its trunk, and drafts."""
+    loaded = load(smollm2_path)
+    assert loaded.no_head_reason is None
+    assert isinstance(loaded.target, LlamaTarget)
+    assert loaded.target.dims.num_layers == 30
+    assert loaded.target.lm_head is loaded.target.embedding
+    prompt = loaded.tokenizer.encode_prompt("The capital of France is")
+    texts = [finish(start(loaded.new_state(prompt), prompt, depth=depth)) for depth in (0, 2)]
+    assert "Paris" in loaded.tokenizer.decode(texts[0])
+    assert same_greedy(loaded.target, prompt, *texts)
