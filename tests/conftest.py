@@ -1,5 +1,6 @@
 """What the whole suite shares: the BLAS under MLX, the default model, and what needs a Mac."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Runs before any test module, and so before any of them imports MLX."""
     preload(config.getoption("--blas"))
+    # A shell that starts the suite in the background has it ignore SIGINT, and so would every
+    # program that a test starts to interrupt it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
