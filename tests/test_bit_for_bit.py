@@ -19,6 +19,9 @@ EXACT = ["tests/test_state.py", "tests/test_decode.py", "tests/models/test_llama
 def test_with_mlxs_own_blas_equal_means_bit_for_bit(path: str) -> None:
     """Passes of any length, states after every acceptance position, greedy texts."""
     command = [sys.executable, "-m", "pytest", "--blas", "mlx", "-m", "not slow", path]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command += ["-o", "faulthandler_timeout=300"]  # shows where it hangs, should it ever
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=900
+    )
     assert "blas: mlx" in result.stdout
     assert result.returncode == 0, result.stdout
