@@ -91,33 +91,45 @@ def write_conversations(
     temperatures: Sequence[float],
     length: int,
     seed: int,
-    tick: Callable[[], None] = lambda: None,
+    tick: Callable[[int], None] = lambda num_tokens: None,
 ) -> list[Passage]:
     """A conversation of `length` tokens at each of `temperatures`, which must ascend.
 
-    tick: called after each of the `length` positions. Raises TrainingError for hidden states that
-    float16 cannot hold, ValueError for temperatures that fall.
+    tick: told how many positions were done, most often one, `length` in all. Raises TrainingError
+    for hidden states that float16 cannot hold, ValueError for temperatures that fall.
     """
     if any(a > b for a, b in pairwise(temperatures)):
         raise ValueError(f"temperatures must ascend: {list(temperatures)}")
     rows = [Row(prompts, framing) for _ in temperatures]
-    num_rows = len(rows)
     key = mx.random.key(seed)
     cache = target.make_cache()
-    current = [row.begin() for row in rows]
-    token_ids = np.zeros((num_rows, length), np.int32)
-    hidden = np.zeros((num_rows, length, target.dims.hidden_size), np.float16)
-    for t in range(length):
-        token_ids[:, t] = current
-        state = target.normalise(target.forward_batch(mx.array(current)[:, None], cache))[:, 0]
+    token_ids = np.zeros((len(rows), length), np.int32)
+    hidden = np.zeros((len(rows), length, target.dims.hidden_size), np.float16)
+    block, end = _opening(rows)[:, :length], 0
+    while end < length:
+        start, end = end, end + block.shape[1]
+        token_ids[:, start:end] = block
+        state = target.normalise(target.forward_batch(mx.array(block), cache))
         key, draw_key = mx.random.split(key)
-        sampled = sample_rows(target.logits(state), temperatures, draw_key)
+        sampled = sample_rows(target.logits(state[:, -1]), temperatures, draw_key)
         halves = state.astype(mx.float16)
         mx.eval(sampled, halves)
-        hidden[:, t] = _checked(np.array(halves))
-        current = [row.advance(s) for row, s in zip(rows, np.array(sampled).tolist(), strict=True)]
-        tick()
+        hidden[:, start:end] = _checked(np.array(halves))
+        tick(end - start)
+        following = zip(rows, np.array(sampled).tolist(), strict=True)
+        block = np.array([[row.advance(token_id)] for row, token_id in following], np.int32)
     return [Passage(token_ids[i], hidden[i], row.kind) for i, row in enumerate(rows)]
+
+
+def _opening(rows: Sequence[Row]) -> npt.NDArray[np.int32]:
+    """[B, n]: as many tokens as every row begins with before the trunk has a say."""
+    firsts = [row.begin() for row in rows]
+    count = min(len(row.forced) for row in rows)
+    tokens = [
+        [first, *(row.forced.popleft() for _ in range(count))]
+        for first, row in zip(firsts, rows, strict=True)
+    ]
+    return np.array(tokens, np.int32)
 
 
 def _checked(hidden: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:

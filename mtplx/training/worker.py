@@ -20,12 +20,11 @@ TICK = b"."  # on standard output, for each position of the chunk in hand
 CACHE_BYTES = 2 << 30  # buffers MLX may keep; giving them back to the system costs a third
 
 
-def write_chunks(
-    line: str, numbers: Sequence[int], tick: Callable[[], None] = lambda: None
-) -> None:
+def write_chunks(line: str, numbers: Sequence[int], tick: Callable[[int], None]) -> None:
     """Write chunks of the plan that `line` holds, each the same wherever it is written.
 
-    What is imported here must not be imported before the BLAS is chosen.
+    tick: told how many positions of a chunk were done. What is imported here must not be imported
+    before the BLAS is chosen.
     """
     import mlx.core as mx
 
@@ -76,8 +75,8 @@ def main() -> int:
     return 0
 
 
-def _tell_tick() -> None:
-    os.write(1, TICK)
+def _tell_tick(num_positions: int) -> None:
+    os.write(1, TICK * num_positions)
 
 
 def _end_with_parent() -> None:

@@ -12,6 +12,7 @@ from scipy.stats import chisquare
 
 from mtplx.errors import TrainingError
 from mtplx.params import SamplingParams
+from mtplx.training import own_text
 from mtplx.training.own_text import (
     Framing,
     Row,
@@ -154,19 +155,22 @@ def test_the_same_seed_writes_the_same_text() -> None:
     assert len({tuple(row) for row in written(1)}) == 3
 
 
-def test_each_position_is_told_of() -> None:
-    """Whoever waits for a chunk can see how far it is."""
-    ticks: list[None] = []
+@pytest.mark.parametrize("length", [2, 7, 12])
+def test_each_position_is_told_of(length: int) -> None:
+    """Whoever waits for a chunk can see how far it is, also in what every row begins with."""
+    told: list[int] = []
     write_conversations(
         TARGET,
         FRAMING,
-        asked([11]),
-        temperatures=[0.0],
-        length=7,
+        asked([11], *[[12, 13]] * 9),
+        temperatures=[0.0, 0.0],
+        length=length,
         seed=0,
-        tick=lambda: ticks.append(None),
+        tick=told.append,
     )
-    assert len(ticks) == 7
+    assert sum(told) == length
+    assert told[0] == min(length, 5)  # the shorter message and what stands around it
+    assert set(told[1:]) <= {1}
 
 
 def test_temperatures_that_fall_are_refused() -> None:
@@ -234,6 +238,13 @@ def test_tokens_without_weight_are_never_drawn() -> None:
     logits[:, [3, 255, 599]] = 0.0
     drawn = sample_rows(mx.array(logits), [1.0] * 4000, mx.random.key(0))
     assert set(np.array(drawn).tolist()) == {3, 255, 599}
+
+
+def test_the_ends_of_the_interval_draw_tokens_with_weight() -> None:
+    """A random number of 0, and the last one below 1, pick neither padding nor nothing."""
+    weights = mx.array([[0.0, 0.0, 0.3, 0.0, 0.7, 0.0, 0.0]] * 2)
+    ends = mx.array([0.0, float(np.nextafter(np.float32(1), np.float32(0)))])
+    assert own_text._pick(weights, ends).tolist() == [2, 4]
 
 
 def test_greedy_rows_are_the_likeliest_tokens_beside_drawn_ones() -> None:
