@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from mtplx.cache import AttentionCache
-from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget, run_block
+from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget, rows_after, run_block
 from mtplx.models.matrix import DenseMatrix, Matrix
 from mtplx.speculation import Draft, DraftInput, DrawDraft
 
@@ -56,8 +56,9 @@ def run_head(
 ) -> mx.array:
     """g [T, D] of T rows, appended to the head's caches."""
     x = join(head, dims.norm_eps, embedding, hidden)[None]
+    rows = rows_after(dims, cache[0].offset, x.shape[1])
     for block, layer in zip(head.blocks, cache, strict=True):
-        x = run_block(dims, block, x, layer)
+        x = run_block(dims, block, x, rows, layer)
     return mx.fast.rms_norm(x[0], head.norm, dims.norm_eps)
 
 

@@ -5,11 +5,13 @@ seconds of imports, products over the same rows joined into one (q, k and v; gat
 the final norm apart, so that an MTP head can be fed the hidden state before or after it.
 """
 
+import math
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from mtplx.cache import AttentionCache
+from mtplx.models.attention import Rows, attend, rotate, rows_at
 from mtplx.models.matrix import Matrix
 from mtplx.speculation import LayerCache
 
@@ -47,45 +49,42 @@ class LlamaBlock:
         return [self.attention_norm, self.mlp_norm, *(a for m in matrices for a in m.arrays())]
 
 
-def split_heads(dims: LlamaDims, qkv: mx.array) -> tuple[mx.array, mx.array, mx.array]:
-    """qkv [B, T, (H + 2 H_kv) * head_dim] -> q [B, H, T, hd], k and v [B, H_kv, T, hd]."""
-    batch, rows, _ = qkv.shape
-    heads = qkv.reshape(batch, rows, -1, dims.head_dim).transpose(0, 2, 1, 3)
+def rows_after(dims: LlamaDims, offset: int, num_rows: int) -> Rows:
+    """The rows of a pass of `num_rows` tokens after `offset` others."""
+    return rows_at(offset, num_rows, dims.head_dim, dims.rope_base)
+
+
+def split_heads(dims: LlamaDims, qkv: mx.array, rows: Rows) -> tuple[mx.array, mx.array, mx.array]:
+    """qkv [B, T, (H + 2 H_kv) * head_dim] -> q [B, H, T, hd], k and v [B, H_kv, T, hd].
+
+    q and k are rotated to their positions.
+    """
+    batch, num_rows, _ = qkv.shape
+    heads = qkv.reshape(batch, num_rows, -1, dims.head_dim).transpose(0, 2, 1, 3)
     q_end, k_end = dims.num_heads, dims.num_heads + dims.num_kv_heads
-    return heads[:, :q_end], heads[:, q_end:k_end], heads[:, k_end:]
-
-
-def rotate(dims: LlamaDims, x: mx.array, offset: int | mx.array) -> mx.array:
-    """Rotary position embedding of x [B, H, T, hd], rows at positions offset, offset + 1, …"""
-    return mx.fast.rope(
-        x, dims.head_dim, traditional=False, base=dims.rope_base, scale=1.0, offset=offset
-    )
+    rotated = rotate(heads[:, :k_end], rows, dims.rope_base)
+    return rotated[:, :q_end], rotated[:, q_end:], heads[:, k_end:]
 
 
 def swiglu(gate_up: mx.array) -> mx.array:
     """silu(gate) * up for [..., 2 * mlp_size].
 
-    Not through mx.compile: on a CPU that starts a C++ compiler the first time, which takes longer
+    With a power of two, because MLX's sigmoid and exp on a CPU take three times as long. Not
+    through mx.compile: on a CPU that starts a C++ compiler the first time, which takes longer
     than a reply's first tokens, to save a hundredth of a pass.
     """
     gate, up = mx.split(gate_up, 2, axis=-1)
-    return gate * mx.sigmoid(gate) * up
+    return gate * up / (1 + mx.power(2.0, gate * -math.log2(math.e)))
 
 
-def run_block(dims: LlamaDims, block: LlamaBlock, x: mx.array, cache: AttentionCache) -> mx.array:
-    """One layer over x [B, T, D], appending to its cache."""
-    batch, rows, _ = x.shape
-    q, k, v = split_heads(dims, block.qkv(mx.fast.rms_norm(x, block.attention_norm, dims.norm_eps)))
-    offset = cache.offset
-    keys, values = cache.update_and_fetch(rotate(dims, k, offset), v)
-    mixed = mx.fast.scaled_dot_product_attention(
-        rotate(dims, q, offset),
-        keys,
-        values,
-        scale=dims.head_dim**-0.5,
-        mask="causal" if rows > 1 else None,
-    )
-    x = x + block.output(mixed.transpose(0, 2, 1, 3).reshape(batch, rows, -1))
+def run_block(
+    dims: LlamaDims, block: LlamaBlock, x: mx.array, rows: Rows, cache: AttentionCache
+) -> mx.array:
+    """One layer over x [B, T, D], the given rows, appending to its cache."""
+    normed = mx.fast.rms_norm(x, block.attention_norm, dims.norm_eps)
+    q, k, v = split_heads(dims, block.qkv(normed), rows)
+    mixed = attend(q, *cache.update_and_fetch(k, v), rows)
+    x = x + block.output(mixed.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
     return x + block.down(swiglu(block.gate_up(mx.fast.rms_norm(x, block.mlp_norm, dims.norm_eps))))
 
 
@@ -124,9 +123,10 @@ class LlamaTarget:
     def forward_batch(self, token_ids: mx.array, cache: list[LayerCache]) -> mx.array:
         """As `forward`, for B sequences in step: token_ids [B, T] -> [B, T, D]."""
         x = self.embedding.rows(token_ids)
+        rows = rows_after(self.dims, cache[0].offset, token_ids.shape[1])
         for block, layer in zip(self.blocks, cache, strict=True):
             assert isinstance(layer, AttentionCache)
-            x = run_block(self.dims, block, x, layer)
+            x = run_block(self.dims, block, x, rows, layer)
         return x
 
     def normalise(self, hidden: mx.array) -> mx.array:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mtplx.cache import AttentionCache
 from mtplx.models.head import BLOCK_FIELDS
-from mtplx.models.llama import LlamaTarget, run_block
+from mtplx.models.llama import LlamaTarget, rows_after, run_block
 
 RIDGE = 1e-3  # relative to the mean of the Gram matrix's diagonal
 Floats = npt.NDArray[np.float64]
@@ -29,10 +29,11 @@ def _last_layer_inputs(target: LlamaTarget, token_ids: mx.array) -> tuple[mx.arr
     """The last layer's input [B, T, D] and the hidden state after the final norm [B, T, D]."""
     x = target.embedding.rows(token_ids)
     cache = [AttentionCache() for _ in target.blocks]
+    rows = rows_after(target.dims, 0, token_ids.shape[1])
     for block, layer in zip(target.blocks[:-1], cache[:-1], strict=True):
-        x = run_block(target.dims, block, x, layer)
+        x = run_block(target.dims, block, x, rows, layer)
     last = x
-    x = run_block(target.dims, target.blocks[-1], x, cache[-1])
+    x = run_block(target.dims, target.blocks[-1], x, rows, cache[-1])
     return last, target.normalise(x)
 
 

@@ -8,7 +8,7 @@ step 0 at rows up to i, and those of its own chain, steps 1..j of the same ancho
 import mlx.core as mx
 
 from mtplx.models.head import HeadWeights, join
-from mtplx.models.llama import LlamaBlock, LlamaDims, rotate, split_heads, swiglu
+from mtplx.models.llama import LlamaBlock, LlamaDims, rows_after, split_heads, swiglu
 
 Chain = list[tuple[mx.array, mx.array]]  # keys and values of each step so far, [B, H_kv, T, hd]
 
@@ -30,10 +30,11 @@ def _attend(dims: LlamaDims, q: mx.array, chain: Chain, mask: mx.array) -> mx.ar
 def _block_step(
     dims: LlamaDims, block: LlamaBlock, x: mx.array, chain: Chain, mask: mx.array
 ) -> mx.array:
-    q, k, v = split_heads(dims, block.qkv(mx.fast.rms_norm(x, block.attention_norm, dims.norm_eps)))
-    step = len(chain)
-    chain.append((rotate(dims, k, step), v))
-    x = x + block.output(_attend(dims, rotate(dims, q, step), chain, mask))
+    rows = rows_after(dims, len(chain), x.shape[1])
+    normed = mx.fast.rms_norm(x, block.attention_norm, dims.norm_eps)
+    q, k, v = split_heads(dims, block.qkv(normed), rows)
+    chain.append((k, v))
+    x = x + block.output(_attend(dims, q, chain, mask))
     return x + block.down(swiglu(block.gate_up(mx.fast.rms_norm(x, block.mlp_norm, dims.norm_eps))))
 
 
