@@ -4,6 +4,7 @@ Tensors are named as in a DeepSeek checkpoint, under `mtp.`; `mtp.shortlist` hol
 ids that drafts are taken from. The metadata names the trunk by its fingerprint.
 """
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,8 +151,11 @@ def write_head(
     shortlist: mx.array,
     metadata: Mapping[str, str],
 ) -> None:
-    """Store training parameters (`training/initialise.py` names) in bfloat16, in place at once."""
-    from mtplx.files import replacing
+    """Store training parameters (`training/initialise.py` names) in bfloat16, in place at once.
+
+    Raises FileAccessError.
+    """
+    from mtplx.files import write_atomically
 
     q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
     tensors = {
@@ -176,5 +180,6 @@ def write_head(
         tensors |= {f"mtp.layers.{i}.{name}.weight": value for name, value in named.items()}
     stored = {name: value.astype(mx.bfloat16) for name, value in tensors.items()}
     stored["mtp.shortlist"] = shortlist.astype(mx.int32)
-    with replacing(path) as part_path:
-        mx.save_safetensors(str(part_path), stored, {"format": FORMAT, **metadata})
+    content = io.BytesIO()  # MLX itself tells nothing of what is wrong with a disk
+    mx.save_safetensors(content, stored, {"format": FORMAT, **metadata})
+    write_atomically(path, content.getvalue())
