@@ -14,25 +14,41 @@ PACKAGE = ROOT / "mtplx"
 # What each module or subpackage may import of ours, besides itself. "" is the package's own file.
 CORE = {
     "cache",
+    "coupled",
     "decode",
     "depth",
+    "draft_gain",
+    "draft_mode",
+    "draft_options",
+    "drafting",
     "errors",
+    "logprobs",
+    "lookup",
     "params",
     "rng",
+    "rounds",
     "sampling",
     "speculation",
     "state",
     "stats",
     "verification",
+    "warps",
 }
 MODEL = {"cache", "errors", "models", "speculation", "state"}
 DISK = {"data", "errors", "files", "paths"}
-ALL = CORE | MODEL | DISK | {"blas", "loading", "profile", "prompts", "text", "generate", ""}
+ALL = (
+    CORE
+    | MODEL
+    | DISK
+    | {"blas", "loading", "profile", "prompts", "text", "generate", "request", "result", ""}
+)
 ALLOWED: dict[str, set[str]] = {
     "": {"blas", "errors", "generate", "loading", "sampling"},
     "errors": set(),
     "paths": {"errors"},
     "files": {"errors"},
+    "config": DISK | {"params"},
+    "config_edit": DISK | {"config"},
     "data": {"errors"},
     "prompts": {"data", "errors"},
     "blas": {"blas_binding", "errors"},
@@ -44,14 +60,16 @@ ALLOWED: dict[str, set[str]] = {
     "quant": {"errors", "kernels"},
     "models": {"cache", "errors", "kernels", "quant", "speculation"},
     "profile": DISK,
-    "loading": MODEL | DISK | {"quant", "text"},
+    "loading": MODEL | DISK | {"params", "quant", "text"},
     "text": {"errors", "loading"},
+    "result": {"logprobs", "stats"},
+    "request": CORE | {"loading", "text"},
     "generate": ALL - {"generate", ""},
     "training": ALL - {"generate"},
     "tuner": ALL,
     "bench": ALL,
     "chat": ALL,
-    "cli": ALL | {"bench", "chat", "training", "tuner"},
+    "cli": ALL | {"bench", "chat", "config", "config_edit", "training", "tuner"},
     "__main__": {"cli"},
 }
 
@@ -64,7 +82,8 @@ LIBRARIES: dict[str, set[str]] = {
     "prompt_toolkit": {"chat"},
     "rich": {"chat", "cli", "tuner"},
     "tokenizers": {"loading"},
-    "torch": set(),
+    "tomlkit": {"config_edit"},
+    "torch": {"training"},
     "transformers": {"loading"},
     "typer": {"cli"},
 }

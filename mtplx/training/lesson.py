@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mtplx.files import accessing
-from mtplx.models.head import dense_head
+from mtplx.models.head import Shortlist, dense_head
 from mtplx.models.llama import LlamaTarget
 from mtplx.training.acceptance import HeldOut, measure_judged
 from mtplx.training.checkpoint import Checkpoint, write_checkpoint
 from mtplx.training.examples import Example, batches
-from mtplx.training.loop import Learner, train
+from mtplx.training.loop import Gradients, train
 from mtplx.training.plan import Plan
 from mtplx.training.run_folder import CHECKPOINT, LOG
 
@@ -37,7 +37,8 @@ class Lesson:
 
     plan: Plan
     target: LlamaTarget
-    learner: Learner
+    shortlist: Shortlist
+    gradients: Gradients
     examples: Sequence[Example]
     held_out: HeldOut
 
@@ -96,7 +97,7 @@ def _steps(lesson: Lesson, checkpoint: Checkpoint) -> Iterator[tuple[Checkpoint,
         first_step=checkpoint.step,
     )
     steps = train(
-        lesson.learner,
+        lesson.gradients,
         checkpoint.parameters,
         checkpoint.optimiser,
         stage,
@@ -112,10 +113,9 @@ def _steps(lesson: Lesson, checkpoint: Checkpoint) -> Iterator[tuple[Checkpoint,
 def summary(lesson: Lesson, checkpoint: Checkpoint) -> str:
     """Held-out figures in one line: acceptance at position 1 and tokens per round at k = 3."""
     head = dense_head(checkpoint.parameters, lesson.plan.num_blocks)
-    shortlist = lesson.learner.shortlist
     figures = []
     for (kind, temperature), replies in lesson.held_out.items():
-        m = measure_judged(lesson.target, head, shortlist, replies, temperature)
+        m = measure_judged(lesson.target, head, lesson.shortlist, replies, temperature)
         figures.append(
             f"{kind} T={temperature:g} {m.per_position[0]:.3f} {m.tokens_per_round[2]:.2f}"
         )

@@ -1,7 +1,10 @@
-"""The training loop: AdamW on the unrolled cross-entropy, the batch split over CPU streams."""
+"""The training loop: AdamW on the unrolled cross-entropy.
+
+What computes the gradients is handed to it; in MLX the batch is split over CPU streams.
+"""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,13 +13,15 @@ import mlx.core as mx
 
 from mtplx.errors import TrainingError
 from mtplx.models.head import Shortlist, dense_head
-from mtplx.models.llama import LlamaDims
+from mtplx.models.llama import LlamaDims, LlamaTarget
 from mtplx.models.matrix import Matrix
 from mtplx.training.examples import Batch
 from mtplx.training.loss import softmax_and_loss
 from mtplx.training.unrolled import unroll
 
 Parameters = dict[str, mx.array]
+Gradients = Callable[[Parameters, Batch, tuple[float, ...]], tuple[mx.array, Parameters]]
+"""Loss of a batch unrolled `len(weights)` deep, as `batch_loss`, and its gradients."""
 WARM_UP = 50  # steps in which the learning rate rises
 
 
@@ -99,22 +104,8 @@ def rate_at(stage: Stage, step: int, num_steps: int) -> float:
     return rate * min(1.0, (num_steps + 1) / WARM_UP)
 
 
-@dataclass(frozen=True, slots=True)
-class Learner:
-    """What training needs and does not change.
-
-    streams: the batch is split among them. On a CPU each is a thread, and what is not a matrix
-    product runs on one thread each.
-    """
-
-    dims: LlamaDims
-    embedding: Matrix
-    shortlist: Shortlist
-    streams: Sequence[mx.Stream]
-
-
 def train(
-    learner: Learner,
+    gradients: Gradients,
     parameters: Parameters,
     state: AdamW,
     stage: Stage,
@@ -126,9 +117,9 @@ def train(
     Raises TrainingError where the loss is no longer a number.
     """
     for step in steps:
-        loss, gradients = _gradients(learner, parameters, next(data), stage.weights)
+        loss, slopes = gradients(parameters, next(data), stage.weights)
         rate = rate_at(stage, step, state.num_steps)
-        parameters, state = update(parameters, gradients, state, rate)
+        parameters, state = update(parameters, slopes, state, rate)
         mx.eval(parameters, state.first, state.second, loss)
         value = float(loss.item())  # type: ignore[arg-type]  # a real scalar
         if not math.isfinite(value):
@@ -139,31 +130,55 @@ def train(
         yield step, value, parameters, state
 
 
-def _gradients(
-    learner: Learner, parameters: Parameters, batch: Batch, weights: tuple[float, ...]
-) -> tuple[mx.array, Parameters]:
-    """Loss and its gradient, each stream with its share of the windows."""
-    gradient = mx.value_and_grad(
-        partial(
-            batch_loss,
-            dims=learner.dims,
-            embedding=learner.embedding,
-            shortlist=learner.shortlist,
-            weights=weights,
+def default_streams() -> list[mx.Stream]:
+    """Two for the CPU, one where MLX has a GPU."""
+    streams = [mx.default_stream(mx.default_device())]
+    if not mx.metal.is_available():
+        streams.append(mx.new_stream(mx.cpu))
+    return streams
+
+
+def mlx_gradients(
+    target: LlamaTarget, shortlist: Shortlist, streams: Sequence[mx.Stream]
+) -> Gradients:
+    """In MLX, each stream with its share of a batch's windows.
+
+    On a CPU a stream is a thread, and what is not a matrix product runs on one thread each.
+    """
+
+    def gradients(
+        parameters: Parameters, batch: Batch, weights: tuple[float, ...]
+    ) -> tuple[mx.array, Parameters]:
+        gradient = mx.value_and_grad(
+            partial(
+                batch_loss,
+                dims=target.dims,
+                embedding=target.embedding,
+                shortlist=shortlist,
+                weights=weights,
+            )
         )
-    )
-    num_windows = batch.hidden.shape[0]
-    count = min(len(learner.streams), num_windows)
-    parts = []
-    for i, stream in enumerate(learner.streams[:count]):
-        with mx.stream(stream):
-            parts.append(gradient(parameters, _part(batch, i, count)))
-    mx.async_eval(parts)
-    shares = [len(range(i, num_windows, count)) / num_windows for i in range(count)]
+        num_windows = batch.hidden.shape[0]
+        count = min(len(streams), num_windows)
+        parts = []
+        for i, stream in enumerate(streams[:count]):
+            with mx.stream(stream):
+                parts.append(gradient(parameters, _part(batch, i, count)))
+        mx.async_eval(parts)
+        shares = [len(range(i, num_windows, count)) / num_windows for i in range(count)]
+        return _mean(parts, shares)
+
+    return gradients
+
+
+def _mean(
+    parts: Sequence[tuple[mx.array, Parameters]], shares: Sequence[float]
+) -> tuple[mx.array, Parameters]:
+    """Losses and gradients of parts of a batch as the batch's."""
     loss = sum((s * part for s, (part, _) in zip(shares, parts, strict=True)), mx.array(0.0))
     gradients = {
         name: sum((s * g[name] for s, (_, g) in zip(shares, parts, strict=True)), mx.array(0.0))
-        for name in parameters
+        for name in parts[0][1]
     }
     return loss, gradients
 

@@ -21,6 +21,16 @@ from mtplx.training.prompts import Prompt
 
 SEGMENT = 256  # columns per segment of the two-level draw
 
+Ints = npt.NDArray[np.int32]
+Halves = npt.NDArray[np.float16]
+Advance = Callable[[Ints], tuple[Halves, Ints]]
+"""Reads the next block [B, T]; gives hidden states [B, T, D] and a token [B] drawn behind it."""
+Writer = Callable[[Sequence[float], int], Advance]
+"""Begins rows at these temperatures, which ascend, with a seed.
+
+A block after the first is one token wide.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Framing:
@@ -39,8 +49,8 @@ class Framing:
 class Passage:
     """token_ids: [T] int32; hidden: [T, D] float16 after the final norm; kind: chat, code, …"""
 
-    token_ids: npt.NDArray[np.int32]
-    hidden: npt.NDArray[np.float16]
+    token_ids: Ints
+    hidden: Halves
     kind: str
 
 
@@ -83,8 +93,29 @@ class Row:
         return self.forced.popleft()
 
 
+def mlx_writer(target: LlamaTarget) -> Writer:
+    """Writes with the trunk itself."""
+
+    def start(temperatures: Sequence[float], seed: int) -> Advance:
+        key = mx.random.key(seed)
+        cache = target.make_cache()
+
+        def advance(block: Ints) -> tuple[Halves, Ints]:
+            nonlocal key
+            state = target.normalise(target.forward_batch(mx.array(block), cache))
+            key, draw_key = mx.random.split(key)
+            sampled = sample_rows(target.logits(state[:, -1]), temperatures, draw_key)
+            halves = state.astype(mx.float16)
+            mx.eval(sampled, halves)
+            return np.array(halves), np.array(sampled)
+
+        return advance
+
+    return start
+
+
 def write_conversations(
-    target: LlamaTarget,
+    writer: Writer,
     framing: Framing,
     prompts: Iterator[tuple[Prompt, list[int]]],
     *,
@@ -101,27 +132,22 @@ def write_conversations(
     if any(a > b for a, b in pairwise(temperatures)):
         raise ValueError(f"temperatures must ascend: {list(temperatures)}")
     rows = [Row(prompts, framing) for _ in temperatures]
-    key = mx.random.key(seed)
-    cache = target.make_cache()
-    token_ids = np.zeros((len(rows), length), np.int32)
-    hidden = np.zeros((len(rows), length, target.dims.hidden_size), np.float16)
-    block, end = _opening(rows)[:, :length], 0
-    while end < length:
-        start, end = end, end + block.shape[1]
-        token_ids[:, start:end] = block
-        state = target.normalise(target.forward_batch(mx.array(block), cache))
-        key, draw_key = mx.random.split(key)
-        sampled = sample_rows(target.logits(state[:, -1]), temperatures, draw_key)
-        halves = state.astype(mx.float16)
-        mx.eval(sampled, halves)
-        hidden[:, start:end] = _checked(np.array(halves))
-        tick(end - start)
-        following = zip(rows, np.array(sampled).tolist(), strict=True)
+    advance = writer(temperatures, seed)
+    block, done = _opening(rows)[:, :length], 0
+    blocks, states = [], []
+    while done < length:
+        hidden, sampled = advance(block)
+        blocks.append(block)
+        states.append(_checked(hidden))
+        done += block.shape[1]
+        tick(block.shape[1])
+        following = zip(rows, sampled.tolist(), strict=True)
         block = np.array([[row.advance(token_id)] for row, token_id in following], np.int32)
+    token_ids, hidden = np.concatenate(blocks, axis=1), np.concatenate(states, axis=1)
     return [Passage(token_ids[i], hidden[i], row.kind) for i, row in enumerate(rows)]
 
 
-def _opening(rows: Sequence[Row]) -> npt.NDArray[np.int32]:
+def _opening(rows: Sequence[Row]) -> Ints:
     """[B, n]: as many tokens as every row begins with before the trunk has a say."""
     firsts = [row.begin() for row in rows]
     count = min(len(row.forced) for row in rows)
@@ -132,7 +158,7 @@ def _opening(rows: Sequence[Row]) -> npt.NDArray[np.int32]:
     return np.array(tokens, np.int32)
 
 
-def _checked(hidden: npt.NDArray[np.float16]) -> npt.NDArray[np.float16]:
+def _checked(hidden: Halves) -> Halves:
     if not np.isfinite(hidden).all():
         raise TrainingError(
             "The model's hidden states are not numbers, or too large for float16, so no head can "
@@ -161,7 +187,7 @@ def write_replies(
     starts = [around + len(token_ids) for _, token_ids in prompts]
     asked = [(Prompt(kind, ""), token_ids) for kind, token_ids in prompts]
     passages = write_conversations(
-        target,
+        mlx_writer(target),
         framing,
         itertools.chain(asked, itertools.repeat(asked[0])),
         temperatures=[temperature] * len(asked),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
-from mtplx.errors import FileAccessError, TrainingError
+from mtplx.errors import TrainingError
 from mtplx.files import accessing, write_atomically
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.head_file import read_head, write_head
@@ -20,12 +20,13 @@ from mtplx.models.llama import LlamaTarget
 from mtplx.training.acceptance import HeldOut, Measured, measure_judged
 from mtplx.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mtplx.training.crew import write_own_text
+from mtplx.training.engine import make_gradients, require
 from mtplx.training.examples import frequent_ids, make_example
 from mtplx.training.framing import chat_framing
 from mtplx.training.held_out import held_out_replies
 from mtplx.training.initialise import initial_parameters
 from mtplx.training.lesson import Lesson, Report, Tell, learn
-from mtplx.training.loop import Learner, adamw
+from mtplx.training.loop import adamw
 from mtplx.training.own_text import Passage, read_texts
 from mtplx.training.passages_file import read_passages, write_passages
 from mtplx.training.plan import Plan
@@ -65,9 +66,11 @@ class Trained:
 def run(plan: Plan, model: LoadedModel, tell: Tell) -> Trained:
     """Train a head for `model`, or go on with what the plan's folder holds.
 
-    Raises TrainingError if it cannot, FileAccessError for a folder or disk that will not have it.
+    Raises UsageError for an engine that is not installed, TrainingError if it cannot train,
+    FileAccessError for a folder or disk that will not have it.
     A KeyboardInterrupt loses at most the chunks of text that were being written.
     """
+    require(plan.engine)
     target = _trunk(plan, model)
     mx.set_cache_limit(CACHE_BYTES)
 
@@ -151,11 +154,9 @@ def _trained(plan: Plan, target: LlamaTarget, held_out: HeldOut, tell: Tell) -> 
     for i, passage in enumerate(passages):
         examples.append(make_example(passage, shortlist))
         tell(Report("preparing examples", i + 1, len(passages)))
-    streams = [mx.default_stream(mx.default_device())]
-    if not mx.metal.is_available():
-        streams.append(mx.new_stream(mx.cpu))
-    learner = Learner(target.dims, target.embedding, shortlist, streams)
-    return learn(Lesson(plan, target, learner, examples, held_out), checkpoint, tell)
+    gradients = make_gradients(plan.engine, target, shortlist)
+    lesson = Lesson(plan, target, shortlist, gradients, examples, held_out)
+    return learn(lesson, checkpoint, tell)
 
 
 def _start(plan: Plan, target: LlamaTarget, passages: list[Passage]) -> Checkpoint:
@@ -175,10 +176,7 @@ def _finished(
     """The head as a file, measured as it is read back: rounded to what is stored."""
     path = plan.folder / HEAD
     metadata = {"trunk": fingerprint(model.path), "model": plan.model}
-    try:
-        write_head(path, checkpoint.parameters, target.dims, checkpoint.shortlist, metadata)
-    except RuntimeError as error:  # MLX's word for a disk that takes no more
-        raise FileAccessError(f"Cannot write {path}: {error}. Is the disk full?") from error
+    write_head(path, checkpoint.parameters, target.dims, checkpoint.shortlist, metadata)
     head = read_head(path, target.dims).weights
     shortlist = make_shortlist(target.lm_head, checkpoint.shortlist)
     results = {

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from mtplx.training.engine import Engine
 from mtplx.training.loop import Stage
 
 
@@ -14,7 +15,7 @@ class Plan:
     own_tokens: how much text the trunk writes for it. texts: files of ordinary text and code.
     text_tokens: at most so much of them. shortlist_size: vocabulary ids that drafts come from.
     one_step, unrolled: steps of the two stages. num_workers: processes that write text, None for
-    as many as the machine is good for; it changes no result.
+    as many as the machine is good for; it changes no result. engine: what writes and trains.
 
     The sizes below are what the defaults of the command were found with.
     """
@@ -30,6 +31,7 @@ class Plan:
     unrolled: int = 800
     num_workers: int | None = None
     seed: int = 1
+    engine: Engine = "mlx"
     passage_length: int = 384  # tokens of a passage
     rows_per_chunk: int = 64  # passages that a process writes side by side into one file
     num_windows: int = 8  # of a batch

@@ -11,12 +11,15 @@ import shutil
 from codecs import getincrementaldecoder
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import cast, get_args
 
 from mtplx.errors import TrainingError
 from mtplx.files import accessing, write_atomically
 from mtplx.paths import ensure_dir
 from mtplx.prompts import shipped_prompts
+from mtplx.training.engine import Engine
 from mtplx.training.plan import Plan
 
 OWN, TEXT, HELD_OUT = "own-*.npz", "text-*.npz", "held-out-*.npz"
@@ -50,11 +53,12 @@ def opened_folder(plan: Plan, trunk: str) -> Iterator[None]:
     trunk: the model's fingerprint. Raises TrainingError where another process has the folder, or
     its files were made with other options; FileAccessError where it cannot be written.
     """
-    wanted = made_with(plan, trunk)
     ensure_dir(plan.folder)
     with _only_one(plan.folder):
         _remove_leftovers(plan.folder)
-        _check(plan.folder, wanted)
+        before = _made_before(plan.folder)
+        wanted = made_with(replace(plan, engine=_writing_engine(plan, before)), trunk)
+        _check(plan.folder, wanted, before)
         content = json.dumps({"format": FORMAT, "made_with": wanted}, indent=1)
         write_atomically(plan.folder / PLAN, content.encode())
         yield
@@ -63,7 +67,12 @@ def opened_folder(plan: Plan, trunk: str) -> Iterator[None]:
 def made_with(plan: Plan, trunk: str) -> dict[str, Made]:
     """For each kind of file what it follows from, by the names that a user knows."""
     base: Made = {"model": trunk, "length": plan.passage_length}
-    own: Made = {**base, "--seed": plan.seed, "rows": plan.rows_per_chunk}
+    own: Made = {
+        **base,
+        "--seed": plan.seed,
+        "--engine": plan.engine,
+        "rows": plan.rows_per_chunk,
+    }
     text: Made = {
         **base,
         "--seed": plan.seed,
@@ -120,9 +129,18 @@ def _digest(content: bytes) -> str:
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _check(folder: Path, wanted: dict[str, Made]) -> None:
+def _writing_engine(plan: Plan, before: dict[str, Made]) -> Engine:
+    """The engine that writes the plan's own text, or that wrote it, once all of it is there.
+
+    Engines draw other text; which one trains on it makes no difference to any file's use.
+    """
+    whole = all(chunk_path(plan.folder, number).exists() for number in range(plan.num_chunks))
+    wrote = before.get(OWN, {}).get("--engine")
+    return cast("Engine", wrote) if whole and wrote in get_args(Engine) else plan.engine
+
+
+def _check(folder: Path, wanted: dict[str, Made], before: dict[str, Made]) -> None:
     """TrainingError if there are files that were made with something else than is wanted."""
-    before = _made_before(folder)
     found = [
         f"{folder / pattern} {_difference(before.get(pattern), made)}"
         for pattern, made in wanted.items()

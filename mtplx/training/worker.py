@@ -1,7 +1,7 @@
 """One of several processes that write the trunk's own text, a chunk at a time.
 
 Run as `python -m mtplx.training.worker` by `training/crew.py`, which writes a task to its standard
-input: one line of JSON. Separate processes, each with one BLAS thread, because MLX on a CPU does
+input: one line of JSON. Separate processes, each with one thread, because MLX on a CPU does
 everything but matrix products on one thread. It ends when its standard input does, which happens
 at once when whoever started it is gone, however that came.
 """
@@ -30,6 +30,7 @@ def write_chunks(line: str, numbers: Sequence[int], tick: Callable[[int], None])
 
     from mtplx.loading.load import load
     from mtplx.models.llama import LlamaTarget
+    from mtplx.training.engine import make_writer
     from mtplx.training.framing import chat_framing
     from mtplx.training.own_text import mixed_temperatures, write_conversations
     from mtplx.training.passages_file import write_passages
@@ -42,12 +43,13 @@ def write_chunks(line: str, numbers: Sequence[int], tick: Callable[[int], None])
     loaded = load(plan.model)
     assert isinstance(loaded.target, LlamaTarget)
     framing = chat_framing(loaded.tokenizer)
+    writer = make_writer(plan.engine, loaded.target)
     for number in numbers:
         seed = plan.seed * 100_003 + number
         prompts = user_prompts(seed)
         encoded = ((p, loaded.tokenizer.encode(p.text, parse_special=False)) for p in prompts)
         passages = write_conversations(
-            loaded.target,
+            writer,
             framing,
             encoded,
             temperatures=mixed_temperatures(plan.rows_per_chunk),

@@ -159,6 +159,7 @@ def test_an_interrupt_ends_the_command_quietly(tiny: Path, tmp_path: Path) -> No
         (("--blocks", "0"), 2, "--blocks"),
         (("--seed", "-1"), 2, "--seed"),
         (("--steps", "0"), 2, "--steps"),
+        (("--engine", "jax"), 2, "--engine"),
         (("--text", "latin.txt"), 1, "latin.txt is not UTF-8 text"),
         (("--text", "tiny.txt"), 1, "fewer than 384 tokens"),
     ],
@@ -173,6 +174,28 @@ def test_what_cannot_be_meant_is_told_before_any_work(
     assert ran.code == code, ran.err
     (line,) = [x for x in ran.err.splitlines() if x.startswith("mtplx: ")]
     assert told in line
+    assert not list(tmp_path.rglob("*.npz"))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("raise ModuleNotFoundError('No module named torch')", "No module named torch"),
+        ("raise OSError('libgomp.so is missing')", "libgomp.so is missing"),
+    ],
+)
+def test_pytorch_that_is_not_there_is_told_at_once(
+    mtplx: Run, tiny: Path, tmp_path: Path, content: str, told: str
+) -> None:
+    """What is wrong and how to install it, before any work."""
+    (tmp_path / "blocked").mkdir()
+    (tmp_path / "blocked" / "torch.py").write_text(content)
+    path = f"{tmp_path / 'blocked'}{os.pathsep}{ROOT}"
+    ran = mtplx(*EXACT, "train-head", tiny, *FEW, "--engine", "torch", PYTHONPATH=path)
+    assert ran.code == 2, ran.err
+    (line,) = [x for x in ran.err.splitlines() if x.startswith("mtplx: ")]
+    assert told in line
+    assert "pip install 'torch>=2.13'" in line
     assert not list(tmp_path.rglob("*.npz"))
 
 

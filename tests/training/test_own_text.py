@@ -17,6 +17,7 @@ from mtplx.training.own_text import (
     Framing,
     Row,
     mixed_temperatures,
+    mlx_writer,
     read_texts,
     sample_rows,
     write_conversations,
@@ -87,7 +88,7 @@ def test_a_greedy_conversation_is_what_decoding_says() -> None:
     """Every reply of a greedy row is the plain greedy decoding of all that stands before it."""
     messages = [random_prompt(n, seed=n) for n in (4, 9, 3, 6, 5, 8, 7, 4, 3, 5, 6)]
     (written,) = write_conversations(
-        TARGET, FRAMING, asked(*messages), temperatures=[0.0], length=110, seed=0
+        mlx_writer(TARGET), FRAMING, asked(*messages), temperatures=[0.0], length=110, seed=0
     )
     expected: list[int] = [*FRAMING.before_user]
     num_replies = 0
@@ -110,7 +111,12 @@ def test_greedy_rows_side_by_side_are_each_what_decoding_says() -> None:
     messages = [random_prompt(n, seed=n) for n in (4, 9, 6)]
     endless = replace(FRAMING, end_ids=frozenset())
     rows = write_conversations(
-        TARGET, endless, asked(*messages), temperatures=[0.0, 0.0, 0.0], length=40, seed=0
+        mlx_writer(TARGET),
+        endless,
+        asked(*messages),
+        temperatures=[0.0, 0.0, 0.0],
+        length=40,
+        seed=0,
     )
     for message, row in zip(messages, rows, strict=True):
         prompt = [*FRAMING.before_user, *message, *FRAMING.before_reply]
@@ -121,7 +127,7 @@ def test_greedy_rows_side_by_side_are_each_what_decoding_says() -> None:
 def test_hidden_states_are_those_of_the_text() -> None:
     """What is stored at a row is the trunk's state there, to half precision, at any temperature."""
     rows = write_conversations(
-        TARGET,
+        mlx_writer(TARGET),
         FRAMING,
         asked(*([random_prompt(5, seed=n) for n in range(60)])),
         temperatures=[0.0, 0.7, 1.0],
@@ -146,7 +152,12 @@ def test_the_same_seed_writes_the_same_text() -> None:
 
     def written(seed: int) -> list[list[int]]:
         rows = write_conversations(
-            TARGET, FRAMING, asked(*[[11]] * 99), temperatures=[1.0] * 3, length=30, seed=seed
+            mlx_writer(TARGET),
+            FRAMING,
+            asked(*[[11]] * 99),
+            temperatures=[1.0] * 3,
+            length=30,
+            seed=seed,
         )
         return [row.token_ids.tolist() for row in rows]
 
@@ -160,7 +171,7 @@ def test_each_position_is_told_of(length: int) -> None:
     """Whoever waits for a chunk can see how far it is, also in what every row begins with."""
     told: list[int] = []
     write_conversations(
-        TARGET,
+        mlx_writer(TARGET),
         FRAMING,
         asked([11], *[[12, 13]] * 9),
         temperatures=[0.0, 0.0],
@@ -176,14 +187,18 @@ def test_each_position_is_told_of(length: int) -> None:
 def test_temperatures_that_fall_are_refused() -> None:
     """Rows are drawn in blocks, so an order that would exchange them must not pass."""
     with pytest.raises(ValueError, match="must ascend"):
-        write_conversations(TARGET, FRAMING, asked([11]), temperatures=[0.7, 0.0], length=4, seed=0)
+        write_conversations(
+            mlx_writer(TARGET), FRAMING, asked([11]), temperatures=[0.7, 0.0], length=4, seed=0
+        )
 
 
 def test_states_that_are_not_numbers_are_an_error() -> None:
     """A trunk that overflows half precision is refused instead of stored."""
     huge = replace(TARGET, final_norm=TARGET.final_norm * 1e9)
     with pytest.raises(TrainingError, match="too large for float16"):
-        write_conversations(huge, FRAMING, asked([11]), temperatures=[0.0], length=4, seed=0)
+        write_conversations(
+            mlx_writer(huge), FRAMING, asked([11]), temperatures=[0.0], length=4, seed=0
+        )
     with pytest.raises(TrainingError, match="too large for float16"):
         read_texts(huge, [[1, 2, 3]], "text")
 

@@ -75,6 +75,25 @@ def test_other_options_do_not_go_on_with_a_training(
     assert "another --folder" in said
 
 
+def test_text_of_two_engines_is_not_mixed(tmp_path: Path) -> None:
+    """A run that is still writing goes on with the engine that it was begun with."""
+    begin(plan_in(tmp_path), "own-00000.npz")
+    said = refusal(plan_in(tmp_path, engine="torch"))
+    assert "--engine mlx, now torch" in said
+
+
+def test_whole_text_serves_either_engine(tmp_path: Path) -> None:
+    """Training goes on with the other one, and back, and what wrote the text is remembered."""
+    own = [f"own-{number:05d}.npz" for number in range(3)]
+    begin(plan_in(tmp_path, engine="torch"), *EVERY_KIND, *own)
+    begin(plan_in(tmp_path, engine="mlx"))
+    begin(plan_in(tmp_path, engine="torch"))
+    begin(plan_in(tmp_path, engine="mlx"))
+    (tmp_path / "run" / own[1]).unlink()
+    assert "--engine torch, now mlx" in refusal(plan_in(tmp_path, engine="mlx"))
+    begin(plan_in(tmp_path, engine="torch"))
+
+
 def test_another_model_does_not_go_on_with_anything(tmp_path: Path) -> None:
     """Text, held-out replies and training are all of one trunk."""
     begin(plan_in(tmp_path), *EVERY_KIND)

@@ -14,10 +14,11 @@ from mtplx.training.initialise import initial_parameters
 from mtplx.training.loop import (
     WARM_UP,
     AdamW,
-    Learner,
+    Gradients,
     Parameters,
     Stage,
     adamw,
+    mlx_gradients,
     rate_at,
     train,
     update,
@@ -29,9 +30,9 @@ TARGET = foreseeable_target(spread=0.3)
 STAGE = Stage(12, (1.0, 0.5), 3e-3, 1e-3, num_windows=4, num_anchors=16)
 
 
-def learner(num_streams: int = 2) -> Learner:
+def gradients(num_streams: int = 2) -> Gradients:
     streams = [mx.default_stream(mx.cpu), *(mx.new_stream(mx.cpu) for _ in range(num_streams - 1))]
-    return Learner(TARGET.dims, TARGET.embedding, whole_vocabulary(TARGET), streams)
+    return mlx_gradients(TARGET, whole_vocabulary(TARGET), streams)
 
 
 def start() -> Parameters:
@@ -47,7 +48,7 @@ def data(first_step: int = 0) -> Iterator[Batch]:
 
 def steps(num_streams: int = 2, steps: range = range(12)) -> list[Any]:
     parameters = start()
-    return list(train(learner(num_streams), parameters, adamw(parameters), STAGE, data(), steps))
+    return list(train(gradients(num_streams), parameters, adamw(parameters), STAGE, data(), steps))
 
 
 def test_an_update_is_adamw_with_clipping() -> None:
@@ -61,17 +62,17 @@ def test_an_update_is_adamw_with_clipping() -> None:
     state = adamw(parameters)
     for t in range(1, 4):
         scale = 10.0 if t == 2 else 0.05  # the first and third are within the norm of 1
-        gradients = {name: rng.normal(size=shape) * scale for name, shape in shapes.items()}
-        norm = math.sqrt(sum(float((g**2).sum()) for g in gradients.values()))
+        slopes = {name: rng.normal(size=shape) * scale for name, shape in shapes.items()}
+        norm = math.sqrt(sum(float((g**2).sum()) for g in slopes.values()))
         clip = min(1.0, 1.0 / norm)
         for name in shapes:
-            g = gradients[name] * clip
+            g = slopes[name] * clip
             first[name] = 0.9 * first[name] + 0.1 * g
             second[name] = 0.95 * second[name] + 0.05 * g**2
             m, v = first[name] / (1 - 0.9**t), second[name] / (1 - 0.95**t)
             decay = 0.01 * value[name] if name == "matrix" else 0.0
             value[name] = value[name] - 0.1 * (m / (np.sqrt(v) + 1e-8) + decay)
-        as_arrays = {name: mx.array(g.astype(np.float32)) for name, g in gradients.items()}
+        as_arrays = {name: mx.array(g.astype(np.float32)) for name, g in slopes.items()}
         parameters, state = update(parameters, as_arrays, state, 0.1)
         for name in shapes:
             np.testing.assert_allclose(np.array(parameters[name]), value[name], rtol=1e-4)
@@ -105,7 +106,7 @@ def test_training_lowers_the_loss() -> None:
     losses = [
         loss
         for _, loss, _, _ in train(
-            learner(), parameters, adamw(parameters), stage, data(), range(60)
+            gradients(), parameters, adamw(parameters), stage, data(), range(60)
         )
     ]
     thirds = np.array(losses).reshape(3, 20).mean(axis=1)
@@ -128,7 +129,7 @@ def test_steps_can_be_taken_one_at_a_time() -> None:
     state = adamw(parameters)
     for step in range(12):
         following = range(step, step + 1)
-        only = train(learner(), parameters, state, STAGE, data(step), following)
+        only = train(gradients(), parameters, state, STAGE, data(step), following)
         ((done, loss, parameters, state),) = only
         assert done == step
     *_, (_, last_loss, at_once, at_once_state) = steps()
@@ -141,19 +142,19 @@ def test_the_order_of_parameters_does_not_matter() -> None:
     """A file names them in another order, and training goes on with the same bits."""
     rng = np.random.default_rng(4)
     names = [f"blocks.{i}" for i in range(12)]
-    gradients = {name: mx.array(rng.normal(size=(5, 7)).astype(np.float32)) for name in names}
+    slopes = {name: mx.array(rng.normal(size=(5, 7)).astype(np.float32)) for name in names}
     parameters = {name: mx.ones((5, 7)) for name in names}
-    expected, _ = update(parameters, gradients, adamw(parameters), 0.1)
+    expected, _ = update(parameters, slopes, adamw(parameters), 0.1)
     for _ in range(40):
         rng.shuffle(names)
         turned = {name: parameters[name] for name in names}
-        found, _ = update(turned, {n: gradients[n] for n in names}, adamw(turned), 0.1)
+        found, _ = update(turned, {n: slopes[n] for n in names}, adamw(turned), 0.1)
         assert all(mx.array_equal(found[name], expected[name]).item() for name in names)
 
 
 def test_a_loss_that_is_not_a_number_stops_training() -> None:
     """The step is named, and no broken head comes of it."""
     parameters = {**start(), "norm": mx.full((32,), mx.nan)}
-    training = train(learner(), parameters, adamw(parameters), STAGE, data(), range(12))
+    training = train(gradients(), parameters, adamw(parameters), STAGE, data(), range(12))
     with pytest.raises(TrainingError, match=r"loss is nan at step 1.*--seed"):
         next(training)

@@ -267,6 +267,28 @@ def test_another_plan_in_the_same_folder_is_refused(uninterrupted: Path, tiny_mo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "mlx"])
+def test_a_run_in_pytorch_goes_on_with_either_engine(
+    uninterrupted: Path, tiny_model: Path, tmp_path: Path, engine: str
+) -> None:
+    """Its text and its steps are kept, and it ends in a head of the usual tensors."""
+    folder = tmp_path / "run"
+    with running(folder, tiny_model, engine="torch", num_workers=1) as process:
+        wait_for(process, "training 1 deep 9/14".__eq__)
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    text = {path: path.read_bytes() for path in folder.glob("*.npz")}
+    with running(folder, tiny_model, engine=engine) as process:
+        line = wait_for(process, lambda line: line.startswith("training 1 deep"))
+        assert int(line.split()[-1].split("/")[0]) >= 10
+        wait_for(process, "finished".__eq__)
+    assert {path: path.read_bytes() for path in folder.glob("*.npz")} == text
+    head, usual = (bits(path / "head.safetensors") for path in (folder, uninterrupted))
+    assert [(name, head[name][0]) for name in head] == [(name, usual[name][0]) for name in usual]
+    assert head != usual
+
+
+@pytest.mark.slow
 def test_a_model_without_a_template_is_trained_on_bare_text(tmp_path: Path) -> None:
     """Base models get a head as well; it is found to fit and drafts exactly."""
     from mtplx.loading.load import load
