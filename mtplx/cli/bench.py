@@ -21,42 +21,48 @@ if TYPE_CHECKING:
     from mtplx.loading.load import LoadedModel
 
 DEFAULT_DEPTHS = "off,1,2,3"
+DEFAULT_CLASSES = ",".join(CLASSES)
+
+
+Depths = Annotated[
+    str | None,
+    typer.Option(
+        metavar="off,N,...",
+        help="Tokens to draft per round. Plain decoding is always measured along.",
+        show_default=DEFAULT_DEPTHS,
+    ),
+]
+Classes = Annotated[
+    str, typer.Option(metavar="CLASS,...", help="Which of the prompts that ship to answer.")
+]
+Temperature = Annotated[
+    float, typer.Option(metavar="T", help="Temperature; 0 takes the likeliest token.")
+]
+MaxTokens = Annotated[int, typer.Option(metavar="N", help="End a reply after this many tokens.")]
+Rounds = Annotated[
+    int, typer.Option(metavar="N", help="Repeat all of it; below 5 no difference is told.")
+]
+Prompts = Annotated[int, typer.Option(metavar="N", help="Prompts of each class.")]
+Versus = Annotated[
+    str | None,
+    typer.Option(metavar="mlx-lm", help="Also measure mlx-lm's own loop over the same weights."),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Leave the tables out, print the line of JSON alone.")
+]
 
 
 def bench(
     model: Model = DEFAULT_MODEL,
     head: Head = None,
-    depths: Annotated[
-        str | None,
-        typer.Option(
-            metavar="off,N,...",
-            help="Tokens to draft per round. Plain decoding is always measured along.",
-            show_default=DEFAULT_DEPTHS,
-        ),
-    ] = None,
-    classes: Annotated[
-        str, typer.Option(metavar="CLASS,...", help="Which of the prompts that ship to answer.")
-    ] = ",".join(CLASSES),
-    temp: Annotated[
-        float, typer.Option(metavar="T", help="Temperature; 0 takes the likeliest token.")
-    ] = 0.0,
-    max_tokens: Annotated[
-        int, typer.Option(metavar="N", help="End a reply after this many tokens.")
-    ] = 96,
-    rounds: Annotated[
-        int,
-        typer.Option(metavar="N", help="Repeat all of it; below 5 no difference is told."),
-    ] = 5,
-    prompts: Annotated[int, typer.Option(metavar="N", help="Prompts of each class.")] = 2,
-    vs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="mlx-lm", help="Also measure mlx-lm's own loop over the same weights."
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Leave the tables out, print the line of JSON alone.")
-    ] = False,
+    depths: Depths = None,
+    classes: Classes = DEFAULT_CLASSES,
+    temp: Temperature = 0.0,
+    max_tokens: MaxTokens = 96,
+    rounds: Rounds = 5,
+    prompts: Prompts = 2,
+    vs: Versus = None,
+    json: Json = False,
 ) -> None:
     """Measure plain decoding and each draft depth on this machine.
 
