@@ -8,7 +8,7 @@ import numpy as np
 
 from mtplx.errors import TrainingError
 from mtplx.files import replacing
-from mtplx.training.loop import AdamW, Parameters
+from mtplx.training.optimiser import Optimiser, Parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Checkpoint:
     """Everything a run needs to go on. `step` steps of `stage` are done."""
 
     parameters: Parameters
-    optimiser: AdamW
+    optimiser: Optimiser
     shortlist: mx.array
     stage: int
     step: int
@@ -52,7 +52,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         for key, value in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = value
-        optimiser = AdamW(groups["first"], groups["second"], counts["num_steps"])
+        optimiser = Optimiser(groups["first"], groups["second"], counts["num_steps"])
         return Checkpoint(groups["value"], optimiser, shortlist, counts["stage"], counts["step"])
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise TrainingError(

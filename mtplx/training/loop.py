@@ -1,4 +1,4 @@
-"""The training loop: AdamW on the unrolled cross-entropy.
+"""The training loop: steps down the unrolled cross-entropy.
 
 What computes the gradients is handed to it; in MLX the batch is split over CPU streams.
 """
@@ -17,9 +17,9 @@ from mtplx.models.llama import LlamaDims, LlamaTarget
 from mtplx.models.matrix import Matrix
 from mtplx.training.examples import Batch
 from mtplx.training.loss import softmax_and_loss
+from mtplx.training.optimiser import Optimiser, Parameters, update
 from mtplx.training.unrolled import unroll
 
-Parameters = dict[str, mx.array]
 Gradients = Callable[[Parameters, Batch, tuple[float, ...]], tuple[mx.array, Parameters]]
 """Loss of a batch unrolled `len(weights)` deep, as `batch_loss`, and its gradients."""
 WARM_UP = 50  # steps in which the learning rate rises
@@ -35,42 +35,6 @@ class Stage:
     final_rate: float  # cosine from learning_rate to this
     num_windows: int = 8
     num_anchors: int = 256
-
-
-@dataclass(frozen=True, slots=True)
-class AdamW:
-    """State of the optimiser (Loshchilov & Hutter, arXiv 1711.05101), betas .9 and .95."""
-
-    first: Parameters
-    second: Parameters
-    num_steps: int = 0
-
-
-def adamw(parameters: Parameters) -> AdamW:
-    """The optimiser before its first step."""
-    zeros = {name: mx.zeros_like(value) for name, value in parameters.items()}
-    return AdamW(zeros, zeros)
-
-
-def update(
-    parameters: Parameters, gradients: Parameters, state: AdamW, rate: float, decay: float = 0.01
-) -> tuple[Parameters, AdamW]:
-    """One step, the gradient clipped to norm 1; matrices decay, norms do not."""
-    # In an order of their own: parameters that were read from a file come in another one.
-    squares = (gradients[name].square().sum() for name in sorted(gradients))
-    norm = mx.sqrt(sum(squares, mx.array(0.0)))
-    clip = mx.minimum(1.0, 1.0 / (norm + 1e-6))
-    num_steps = state.num_steps + 1
-    correct_1, correct_2 = 1 - 0.9**num_steps, 1 - 0.95**num_steps
-    first, second, updated = {}, {}, {}
-    for name, value in parameters.items():
-        g = gradients[name] * clip
-        first[name] = 0.9 * state.first[name] + 0.1 * g
-        second[name] = 0.95 * state.second[name] + 0.05 * g.square()
-        change = (first[name] / correct_1) / (mx.sqrt(second[name] / correct_2) + 1e-8)
-        shrink = 1 - rate * decay if value.ndim > 1 else 1.0
-        updated[name] = value * shrink - rate * change
-    return updated, AdamW(first, second, num_steps)
 
 
 def batch_loss(
@@ -107,11 +71,11 @@ def rate_at(stage: Stage, step: int, num_steps: int) -> float:
 def train(
     gradients: Gradients,
     parameters: Parameters,
-    state: AdamW,
+    state: Optimiser,
     stage: Stage,
     data: Iterator[Batch],
     steps: range,
-) -> Iterator[tuple[int, float, Parameters, AdamW]]:
+) -> Iterator[tuple[int, float, Parameters, Optimiser]]:
     """Yield (step, loss, parameters, optimiser) after each of `steps` of the stage.
 
     Raises TrainingError where the loss is no longer a number.

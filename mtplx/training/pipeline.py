@@ -26,7 +26,7 @@ from mtplx.training.framing import chat_framing
 from mtplx.training.held_out import held_out_replies
 from mtplx.training.initialise import initial_parameters
 from mtplx.training.lesson import Lesson, Report, Tell, learn
-from mtplx.training.loop import adamw
+from mtplx.training.optimiser import begin
 from mtplx.training.own_text import Passage, read_texts
 from mtplx.training.passages_file import read_passages, write_passages
 from mtplx.training.plan import Plan
@@ -163,7 +163,7 @@ def _start(plan: Plan, target: LlamaTarget, passages: list[Passage]) -> Checkpoi
     shortlist = frequent_ids(passages, target.vocab_size, plan.shortlist_size)
     windows = [p.token_ids[:WINDOW].tolist() for p in passages[:INITIAL_WINDOWS]]
     parameters = initial_parameters(target, windows, num_blocks=plan.num_blocks)
-    return Checkpoint(parameters, adamw(parameters), shortlist, 0, 0)
+    return Checkpoint(parameters, begin(parameters), shortlist, 0, 0)
 
 
 def _finished(

@@ -54,8 +54,8 @@ class Plan:
         """One step deep first, where it learns fastest; then on its own recycled state."""
         windows = (self.num_windows, self.num_anchors)
         return (
-            Stage(self.one_step, (1.0,), 6e-4, 3e-4, *windows),
-            Stage(self.unrolled, (1.0, 0.7, 0.5), 4e-4, 1e-5, *windows),
+            Stage(self.one_step, (1.0,), 8e-4, 6e-4, *windows),
+            Stage(self.unrolled, (1.0, 0.7, 0.5), 6e-4, 1e-5, *windows),
         )
 
     def to_json(self) -> str:

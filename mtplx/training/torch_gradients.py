@@ -14,7 +14,8 @@ from mtplx.blas import num_cores
 from mtplx.models.head import BLOCK_FIELDS, Shortlist
 from mtplx.models.llama import LlamaDims, LlamaTarget
 from mtplx.training.examples import Batch
-from mtplx.training.loop import Gradients, Parameters
+from mtplx.training.loop import Gradients
+from mtplx.training.optimiser import Parameters
 from mtplx.training.torch_trunk import Dtype, rms_norm, rotate, rotation, to_torch
 
 if TYPE_CHECKING:

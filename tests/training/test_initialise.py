@@ -11,7 +11,8 @@ from mtplx.models.llama import LlamaTarget
 from mtplx.models.matrix import AffineMatrix, DenseMatrix, JoinedMatrix
 from mtplx.training.examples import batches, make_example
 from mtplx.training.initialise import initial_parameters
-from mtplx.training.loop import Parameters, batch_loss
+from mtplx.training.loop import batch_loss
+from mtplx.training.optimiser import Parameters
 from mtplx.training.unrolled import unroll
 from tests.tiny import DIMS, random_matrix, random_prompt, tiny_target, whole_vocabulary
 from tests.training.small import foreseeable_target, random_passages

@@ -11,7 +11,8 @@ from mtplx.models.head import make_shortlist
 from mtplx.models.llama import LlamaDims, LlamaTarget
 from mtplx.training.examples import Batch, batches, make_example
 from mtplx.training.initialise import initial_parameters
-from mtplx.training.loop import Parameters, default_streams, mlx_gradients
+from mtplx.training.loop import default_streams, mlx_gradients
+from mtplx.training.optimiser import Parameters
 from mtplx.training.torch_gradients import CHUNK, cross_entropy, torch_gradients
 from mtplx.training.torch_trunk import Dtype
 from tests.tiny import DIMS, tiny_target

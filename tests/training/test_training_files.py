@@ -14,7 +14,7 @@ import pytest
 from mtplx.errors import FileAccessError, TrainingError
 from mtplx.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mtplx.training.initialise import initial_parameters
-from mtplx.training.loop import AdamW
+from mtplx.training.optimiser import Optimiser
 from mtplx.training.own_text import Passage
 from mtplx.training.passages_file import read_passages, write_passages
 from tests.tiny import random_prompt, tiny_target
@@ -32,7 +32,7 @@ def checkpoint(factor: float = 1.0) -> Checkpoint:
     value = initial_parameters(tiny_target(), windows)
     first, second = ({name: v * f for name, v in value.items()} for f in (0.5, 0.25 * factor))
     shortlist = mx.array([1, 5, 9], dtype=mx.int32)
-    return Checkpoint(value, AdamW(first, second, 77), shortlist, 1, 40)
+    return Checkpoint(value, Optimiser(first, second, 77), shortlist, 1, 40)
 
 
 def test_passages_come_back_as_they_were(tmp_path: Path) -> None:
