@@ -4,7 +4,10 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. `mx.load` is 
 drops tensors of types it does not know and decodes some wrongly, both in silence.
 """
 
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.models.matrix import AffineMatrix, DenseMatrix, Matrix
+from mtplx.loading.gguf_blocks import AFFINE_FORMATS, affine_parts, expand
+from mtplx.models.matrix import AffineMatrix, DenseMatrix, Matrix, stack
 
 if TYPE_CHECKING:
     import gguf
-
-Bytes = npt.NDArray[np.uint8]
 
 
 def open_gguf(path: Path) -> "gguf.GGUFReader":
@@ -50,58 +52,9 @@ def open_gguf(path: Path) -> "gguf.GGUFReader":
     return reader
 
 
-@dataclass(frozen=True, slots=True)
-class AffineFormat:
-    """A GGUF block format of 32 weights that MLX's affine groups hold without loss.
-
-    A block is `d` (float16), for some formats `m` (float16), and 32 codes. The weight is
-    d * code + m, or d * (code - centre) where there is no m: -centre * d is exact in float16
-    because the centres are powers of two (it could only overflow, and that is checked).
-    """
-
-    bits: int
-    has_min: bool
-    centre: int
-
-    @property
-    def block_bytes(self) -> int:
-        return 2 + 2 * self.has_min + 4 * self.bits
-
-
-AFFINE_FORMATS: Mapping[str, AffineFormat] = {
-    "Q4_0": AffineFormat(bits=4, has_min=False, centre=8),
-    "Q4_1": AffineFormat(bits=4, has_min=True, centre=0),
-    "Q8_0": AffineFormat(bits=8, has_min=False, centre=128),
-}
 DENSE_FORMATS = ("F32", "F16", "BF16")
 READABLE = (*DENSE_FORMATS, *AFFINE_FORMATS)
-
-
-def affine_parts(
-    name: str, raw: Bytes, fmt: AffineFormat
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float16], npt.NDArray[np.float16]]:
-    """Blocks [N, K / 32 * block_bytes] -> codes [N, K * bits / 32] uint32, scales, biases float16.
-
-    Nibbles: a GGUF byte i holds weights i and i + 16 of its block, MLX wants neighbours.
-    """
-    blocks = raw.reshape(raw.shape[0], -1, fmt.block_bytes)
-    scales = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]
-    if fmt.has_min:
-        biases = np.ascontiguousarray(blocks[..., 2:4]).view(np.float16)[..., 0]
-    else:
-        with np.errstate(over="ignore"):
-            biases = scales * np.float16(-fmt.centre)
-    if not np.isfinite(biases).all() or not np.isfinite(scales).all():
-        raise CheckpointError(f"Tensor {name} holds a scale that is not finite. Fetch it again.")
-    codes = blocks[..., 2 + 2 * fmt.has_min :]
-    if fmt.bits == 4:
-        low, high = codes & 15, codes >> 4
-        ordered = np.concatenate([low, high], axis=-1)
-        codes = ordered[..., 0::2] | (ordered[..., 1::2] << 4)
-    else:
-        codes = codes ^ np.uint8(0x80)  # two's complement to offset binary: q + 128
-    packed = np.ascontiguousarray(codes).reshape(raw.shape[0], -1).view(np.uint32)
-    return packed, scales, biases
+_MAX_THREADS = 8
 
 
 def rows_in_half_split_order(num_heads: int, num_rows: int) -> npt.NDArray[np.int64]:
@@ -110,6 +63,25 @@ def rows_in_half_split_order(num_heads: int, num_rows: int) -> npt.NDArray[np.in
     llama.cpp stores the rows of a head with the two halves interleaved (0, hd/2, 1, hd/2 + 1, …).
     """
     return np.arange(num_rows).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A tensor as some rows of a matrix.
+
+    rotary_heads: its rows are those of so many heads of q or k, and are put in half-split order.
+    """
+
+    name: str
+    num_rows: int
+    rotary_heads: int | None = None
+
+    @property
+    def order(self) -> npt.NDArray[np.int64] | slice:
+        """Which stored row each row is."""
+        if self.rotary_heads is None:
+            return slice(None)
+        return rows_in_half_split_order(self.rotary_heads, self.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +94,7 @@ class GgufTensors:
     by_name: Mapping[str, "gguf.ReaderTensor"]
     packed: bool
     unread: set[str]  # names that nothing has asked for yet
+    pool: Executor
 
     def _find(self, name: str, shape: tuple[int, ...]) -> "gguf.ReaderTensor":
         if name not in self.by_name:
@@ -143,34 +116,51 @@ class GgufTensors:
             )
         return _dense(tensor)
 
-    def matrix(
-        self, name: str, rows: int, columns: int, *, rotary_heads: int | None = None
-    ) -> Matrix:
-        """A weight matrix [rows, columns]. rotary_heads: its rows are those of so many heads of q
-        or k, and are put in half-split order."""
-        tensor = self._find(name, (rows, columns))
-        order = None if rotary_heads is None else rows_in_half_split_order(rotary_heads, rows)
+    def matrix(self, name: str, rows: int, columns: int) -> Matrix:
+        """A weight matrix [rows, columns]."""
+        return self.joined([Rows(name, rows)], columns)
+
+    def joined(self, parts: Sequence[Rows], columns: int) -> Matrix:
+        """Tensors of `columns` columns as one matrix, their rows in order."""
+        found = [self._find(part.name, (part.num_rows, columns)) for part in parts]
+        kinds = {tensor.tensor_type.name for tensor in found}
+        if self.packed or not kinds <= AFFINE_FORMATS.keys():
+            return stack([self._alone(*pair) for pair in zip(parts, found, strict=True)])
+        weight = mx.zeros((sum(part.num_rows for part in parts), columns))
+        mx.eval(weight)
+        rows = np.array(weight, copy=False)  # the same memory, written before anybody reads it
+        start = 0
+        for part, tensor in zip(parts, found, strict=True):
+            fmt = AFFINE_FORMATS[tensor.tensor_type.name]
+            target = rows[start : start + part.num_rows]
+            expand(part.name, tensor.data[part.order], fmt, target, self.pool)
+            start += part.num_rows
+        return DenseMatrix(weight)
+
+    def _alone(self, part: Rows, tensor: "gguf.ReaderTensor") -> Matrix:
+        """One tensor as it is stored, or as float32 if it is not in blocks."""
         kind = tensor.tensor_type.name
         if kind in DENSE_FORMATS:
-            weight = _dense(tensor)
-            return DenseMatrix(weight if order is None else weight[mx.array(order)])
+            return DenseMatrix(_dense(tensor, part.order))
         if kind not in AFFINE_FORMATS:
             raise UnsupportedTensorError(
-                f"Tensor {name} is of type {kind}, which is not readable yet. "
+                f"Tensor {part.name} is of type {kind}, which is not readable yet. "
                 f"Readable: {', '.join(READABLE)}."
             )
         fmt = AFFINE_FORMATS[kind]
-        raw = tensor.data if order is None else tensor.data[order]
-        codes, scales, biases = (mx.array(part) for part in affine_parts(name, raw, fmt))
+        parts = affine_parts(part.name, tensor.data[part.order], fmt)
+        codes, scales, biases = (mx.array(array) for array in parts)
         matrix = AffineMatrix(codes, scales, biases, fmt.bits)
         return matrix if self.packed else matrix.dense()
 
 
-def _dense(tensor: "gguf.ReaderTensor") -> mx.array:
+def _dense(
+    tensor: "gguf.ReaderTensor", order: npt.NDArray[np.int64] | slice = slice(None)
+) -> mx.array:
+    stored = np.ascontiguousarray(tensor.data[order])
     if tensor.tensor_type.name == "BF16":
-        halves = mx.array(np.ascontiguousarray(tensor.data).view(np.uint16))
-        return halves.view(mx.bfloat16).astype(mx.float32)
-    return mx.array(np.ascontiguousarray(tensor.data)).astype(mx.float32)
+        return mx.array(stored.view(np.uint16)).view(mx.bfloat16).astype(mx.float32)
+    return mx.array(stored).astype(mx.float32)
 
 
 def gguf_tensors(reader: "gguf.GGUFReader", *, packed: bool) -> GgufTensors:
@@ -185,4 +175,11 @@ def gguf_tensors(reader: "gguf.GGUFReader", *, packed: bool) -> GgufTensors:
             f"The file holds tensor types that are not readable yet: {found}. "
             f"Readable: {', '.join(READABLE)}."
         )
-    return GgufTensors(by_name, packed, set(by_name))
+    return GgufTensors(by_name, packed, set(by_name), ThreadPoolExecutor(_num_threads()))
+
+
+def _num_threads() -> int:
+    """Cores that this process may use, as far as memory can feed them."""
+    if sys.platform == "linux":
+        return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    return min(_MAX_THREADS, os.cpu_count() or 1)

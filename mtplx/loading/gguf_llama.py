@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.loading.gguf_file import GgufTensors
+from mtplx.loading.gguf_file import GgufTensors, Rows
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
-from mtplx.models.matrix import stack
 
 UNSUPPORTED = (  # llama.cpp's meaning of "llama" has room for these
     "expert_count",
@@ -69,6 +68,11 @@ def _refuse_unsupported(metadata: Mapping[str, object]) -> None:
     for key in UNSUPPORTED:
         if metadata.get(f"llama.{key}"):
             raise UnsupportedTensorError(f"llama.{key} is set, which is not supported yet.")
+    if metadata.get("split.count", 1) not in (0, 1):
+        raise UnsupportedTensorError(
+            f"The file is one of {metadata['split.count']} that are a model together, which is not "
+            "supported yet. Join them first: llama-gguf-split --merge FIRST OUT"
+        )
     if metadata.get("llama.rope.scaling.factor", 1.0) not in (0, 1):
         raise UnsupportedTensorError(
             "llama.rope.scaling.factor is set, which is not supported yet."
@@ -114,23 +118,17 @@ def llama_target(tensors: GgufTensors, dims: LlamaDims) -> LlamaTarget:
 def _block(tensors: GgufTensors, dims: LlamaDims, at: str) -> LlamaBlock:
     width, mlp = dims.hidden_size, dims.mlp_size
     q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
-    q_name, k_name = f"{at}.attn_q.weight", f"{at}.attn_k.weight"
+    qkv = [
+        Rows(f"{at}.attn_q.weight", q_rows, dims.num_heads),
+        Rows(f"{at}.attn_k.weight", kv_rows, dims.num_kv_heads),
+        Rows(f"{at}.attn_v.weight", kv_rows),
+    ]
+    gate_up = [Rows(f"{at}.ffn_gate.weight", mlp), Rows(f"{at}.ffn_up.weight", mlp)]
     return LlamaBlock(
         attention_norm=tensors.vector(f"{at}.attn_norm.weight", width),
-        qkv=stack(
-            [
-                tensors.matrix(q_name, q_rows, width, rotary_heads=dims.num_heads),
-                tensors.matrix(k_name, kv_rows, width, rotary_heads=dims.num_kv_heads),
-                tensors.matrix(f"{at}.attn_v.weight", kv_rows, width),
-            ]
-        ),
+        qkv=tensors.joined(qkv, width),
         output=tensors.matrix(f"{at}.attn_output.weight", width, q_rows),
         mlp_norm=tensors.vector(f"{at}.ffn_norm.weight", width),
-        gate_up=stack(
-            [
-                tensors.matrix(f"{at}.ffn_gate.weight", mlp, width),
-                tensors.matrix(f"{at}.ffn_up.weight", mlp, width),
-            ]
-        ),
+        gate_up=tensors.joined(gate_up, width),
         down=tensors.matrix(f"{at}.ffn_down.weight", width, mlp),
     )

@@ -10,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from mtplx.errors import CheckpointError, MtplxError, UnsupportedTensorError
+from mtplx.loading.gguf_blocks import AFFINE_FORMATS
 from mtplx.loading.gguf_file import (
-    AFFINE_FORMATS,
     GgufTensors,
+    Rows,
     gguf_tensors,
     open_gguf,
     rows_in_half_split_order,
@@ -70,9 +71,37 @@ def test_rows_of_rotary_heads_come_in_halves(kind: str, packed: bool, tmp_path: 
     """In any format, from the pairs that they are stored in."""
     raw = random_bytes(kind)
     tensors = one_tensor(tmp_path, kind, pairwise_rows(raw, 3), packed=packed)
-    rows = tensors.matrix("w.weight", ROWS, WIDTH, rotary_heads=3).rows(mx.arange(ROWS))
+    rows = tensors.joined([Rows("w.weight", ROWS, 3)], WIDTH).rows(mx.arange(ROWS))
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[kind])
     assert np.array_equal(np.array(rows), expected)
+
+
+@pytest.mark.parametrize("kind", AFFINE_FORMATS)
+def test_expanded_weights_have_every_bit_of_the_packed_ones(kind: str, tmp_path: Path) -> None:
+    """MLX's own expansion of what stays packed on a GPU, signs of zeros included."""
+    raw = random_bytes(kind, 5)
+    expanded = one_tensor(tmp_path, kind, raw).matrix("w.weight", ROWS, WIDTH)
+    packed = one_tensor(tmp_path, kind, raw, packed=True).matrix("w.weight", ROWS, WIDTH)
+    assert isinstance(packed, AffineMatrix)
+    (found,), (expected,) = expanded.arrays(), packed.dense().arrays()
+    assert np.array_equal(np.array(found).view(np.uint32), np.array(expected).view(np.uint32))
+
+
+@pytest.mark.parametrize("kinds", [("Q4_1", "Q8_0"), ("Q4_0", "Q4_0"), ("Q8_0", "F16")])
+def test_joined_tensors_are_their_rows_in_order(kinds: tuple[str, str], tmp_path: Path) -> None:
+    """Whatever types they are of; more rows than are expanded at a time."""
+    values = np.random.default_rng(1).normal(size=(2, 700, WIDTH)).astype(np.float32)
+    types = dict(zip(("a.weight", "b.weight"), kinds, strict=True))
+    write_gguf(tmp_path / "a.gguf", dict(zip(types, values, strict=True)), {}, types.__getitem__)
+    expected = []
+    for kind, rows in zip(kinds, values, strict=True):
+        quantisation = gguf.GGMLQuantizationType[kind]
+        stored = gguf.quants.quantize(rows, quantisation)
+        expected.append(gguf.quants.dequantize(stored, quantisation))
+    tensors = gguf_tensors(open_gguf(tmp_path / "a.gguf"), packed=False)
+    joined = tensors.joined([Rows(name, 700) for name in types], WIDTH)
+    assert joined.shape == (1400, WIDTH)
+    assert np.array_equal(np.array(joined.rows(mx.arange(1400))), np.concatenate(expected))
 
 
 @pytest.mark.parametrize(("heads", "size"), [(1, 2), (1, 8), (3, 4), (9, 64)])

@@ -112,3 +112,11 @@ def test_a_vocabulary_may_not_be_larger_than_the_model(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"tokenizer.ggml.tokens": [f"t{i}" for i in range(65)]}
     with pytest.raises(CheckpointError, match=r"65 tokens.*64"):
         read_llama(write_llama(tmp_path, tiny_target(), metadata=fields))
+
+
+def test_one_file_of_several_is_refused_with_what_joins_them(tmp_path: Path) -> None:
+    """Most of its tensors are elsewhere, though its metadata is whole."""
+    parts = {"split.count": 3, "split.no": 0}
+    with pytest.raises(UnsupportedTensorError, match=r"one of 3.*llama-gguf-split --merge"):
+        read_llama(write_llama(tmp_path, tiny_target(), metadata=parts))
+    read_llama(write_llama(tmp_path, tiny_target(), metadata={"split.count": 1}))
