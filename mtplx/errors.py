@@ -2,12 +2,14 @@
 
 MtplxError
 ├── UsageError          a flag, field or argument that cannot be meant (exit code 2)
-│   └── SamplingError   a sampling field out of range or unknown
+│   ├── SamplingError   a sampling field out of range or unknown
+│   └── ConfigError     a settings file that cannot be understood
 ├── ModelNotFoundError  a path, hub id or alias that leads to no checkpoint
 ├── DownloadError       the network or the index did not give what was asked
 ├── CheckpointError     files that are there but are not a checkpoint we can read
 │   ├── UnsupportedTensorError  a tensor type or architecture we do not know
 │   └── HeadError       an MTP head that does not fit its trunk
+├── MemoryLimitError    a model that this machine's memory cannot hold
 ├── PromptTooLongError  more tokens than the context holds
 ├── RollbackError       a cache that cannot undo what it was asked to undo
 ├── FileAccessError     a file or folder that cannot be read or written
@@ -31,6 +33,10 @@ class SamplingError(UsageError):
     """A sampling field that is out of range or unknown."""
 
 
+class ConfigError(UsageError):
+    """A settings file that cannot be understood, or a setting that cannot be meant."""
+
+
 class ModelNotFoundError(MtplxError):
     """A path, hub id or alias that leads to no checkpoint."""
 
@@ -49,6 +55,10 @@ class UnsupportedTensorError(CheckpointError):
 
 class HeadError(CheckpointError):
     """An MTP head that does not fit its trunk."""
+
+
+class MemoryLimitError(MtplxError):
+    """A model, or a model with that much context, that this machine's memory cannot hold."""
 
 
 class PromptTooLongError(MtplxError):

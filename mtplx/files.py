@@ -3,7 +3,7 @@
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,6 +73,32 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     with replacing(path) as part:
         part.write_bytes(content)
+
+
+@contextmanager
+def locked(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
+    """Be the only process inside; gives whether there is such a lock.
+
+    path: an empty file that stands for it, created where missing and left there.
+    waiting: called before waiting for another process that is inside.
+
+    The lock goes with its process, however that ends. Some network file systems have none: then
+    several may be inside, which what is done there must survive. Raises FileAccessError.
+    """
+    import fcntl
+
+    with accessing("write", path):
+        lock = path.open("ab")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:
+            yield False
+            return
+        yield True
 
 
 def _flush(path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Where this user's files go. Looking one of these up creates nothing."""
+"""Where this user's files go. Looking one of these up creates nothing.
+
+Each raises FileAccessError for a user who has no home folder and has not said where else.
+"""
 
 import os
 from pathlib import Path
@@ -10,23 +13,33 @@ _APP = "mtplx"
 
 def cache_dir() -> Path:
     """What can be fetched or computed again: models."""
-    import platformdirs
-
-    return platformdirs.user_cache_path(_APP, appauthor=False)
+    return _place("user_cache_path", "XDG_CACHE_HOME")
 
 
 def config_dir() -> Path:
     """What the user chose: settings and tuned profiles."""
-    import platformdirs
-
-    return platformdirs.user_config_path(_APP, appauthor=False)
+    return _place("user_config_path", "XDG_CONFIG_HOME")
 
 
 def data_dir() -> Path:
     """What cannot be had again: trained heads and saved conversations."""
+    return _place("user_data_path", "XDG_DATA_HOME")
+
+
+def _place(kind: str, variable: str) -> Path:
     import platformdirs
 
-    return platformdirs.user_data_path(_APP, appauthor=False)
+    try:
+        path: Path = getattr(platformdirs, kind)(_APP, appauthor=False)
+    except RuntimeError:
+        path = Path("~")
+    # Older versions leave "~" as it is, which would become a folder of that name right here.
+    if not path.is_absolute():
+        raise FileAccessError(
+            f"This user has no home folder, so there is no place for {_APP}'s files. "
+            f"Set HOME, or {variable} to a folder."
+        )
+    return path
 
 
 def ensure_dir(path: Path) -> Path:

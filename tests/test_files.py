@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mtplx.errors import FileAccessError
-from mtplx.files import replacing, write_atomically
+from mtplx.files import locked, replacing, write_atomically
 
 
 def test_an_interrupted_write_leaves_the_old_file_alone(tmp_path: Path) -> None:
@@ -75,3 +75,39 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     """Writing where no folder is says so instead of showing a traceback."""
     with pytest.raises(FileAccessError, match=r"nowhere.*no such file or folder"):
         write_atomically(tmp_path / "nowhere" / "settings", b"")
+
+
+_HOLDER = """
+import sys
+from pathlib import Path
+from mtplx.files import locked
+with locked(Path(sys.argv[1]), lambda: print("waiting", flush=True)) as has_lock:
+    print(has_lock, flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_process_at_a_time_is_inside(tmp_path: Path) -> None:
+    """The second says that it waits, and comes in when the first has gone, killed or not."""
+    command = [sys.executable, "-c", _HOLDER, str(tmp_path / "lock")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        subprocess.Popen(command, **pipes) as first,  # type: ignore[call-overload]
+        subprocess.Popen(command, **pipes) as second,  # type: ignore[call-overload]
+    ):
+        lines = {first: first.stdout.readline(), second: second.stdout.readline()}
+        assert sorted(lines.values()) == ["True\n", "waiting\n"]
+        inside = next(process for process, line in lines.items() if line == "True\n")
+        outside = second if inside is first else first
+        inside.kill()
+        assert outside.stdout.readline() == "True\n"
+        outside.kill()
+
+
+def test_a_lock_that_cannot_be_made_is_named() -> None:
+    """A place where nobody may write."""
+    with (
+        pytest.raises(FileAccessError, match="/proc/lock"),
+        locked(Path("/proc/lock"), lambda: None),
+    ):
+        pass

@@ -1,5 +1,6 @@
 """Where files go, and what is said when they cannot go there."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,22 @@ def test_looking_a_folder_up_creates_nothing(
     monkeypatch.setenv("HOME", str(tmp_path))
     cache_dir(), config_dir(), data_dir()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [cache_dir, config_dir, data_dir])
+def test_a_user_without_a_home_is_told_so(
+    place: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No folder named "~" appears wherever the program happens to run."""
+
+    def nobody(user: int) -> None:
+        raise KeyError(user)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(FileAccessError, match=r"no home folder.*Set HOME, or XDG_"):
+        place()
 
 
 def test_a_folder_is_made_with_its_parents_and_may_exist(tmp_path: Path) -> None:

@@ -89,13 +89,15 @@ def _gguf(path: Path, given: Path | None, packed: bool) -> Description:
         head=head,
         num_mtp_tensors=_num_mtp(entries),
         kinds=_kinds(entries, lambda entry: held_bytes(entry, packed=packed), READABLE),
-        need=_gguf_need(metadata, entries, head, packed),
+        need=gguf_memory(metadata, entries, head, packed=packed),
     )
 
 
-def _gguf_need(
-    metadata: Mapping[str, object], entries: list[TensorEntry], head: Path | None, packed: bool
+def gguf_memory(
+    metadata: Mapping[str, object], entries: list[TensorEntry], head: Path | None, *, packed: bool
 ) -> MemoryNeed:
+    """What a GGUF file with this metadata and these tensors takes, together with a head's file."""
+
     def size(key: str) -> int | None:
         return _number(metadata.get(f"{metadata.get('general.architecture')}.{key}"))
 
@@ -120,8 +122,7 @@ def _gguf_need(
 
 def _folder(path: Path) -> Description:
     config = _config(path)
-    inner = config.get("text_config")
-    sizes: Mapping[str, object] = inner if isinstance(inner, dict) else config
+    sizes = _sizes(config)
     entries = safetensors_entries(path)
     quantization = config.get("quantization")
     group_size = quantization.get("group_size") if isinstance(quantization, dict) else None
@@ -140,6 +141,20 @@ def _folder(path: Path) -> Description:
         kinds=_kinds(entries, lambda entry: entry.num_bytes, None),
         need=folder_need(entries, cache_bytes_per_token=_folder_cache_bytes(sizes)),
     )
+
+
+def folder_memory(path: Path) -> MemoryNeed:
+    """What a folder of safetensors takes. Raises CheckpointError and FileAccessError."""
+    with accessing("read", path):
+        sizes = _sizes(_config(path))
+        entries = safetensors_entries(path)
+    return folder_need(entries, cache_bytes_per_token=_folder_cache_bytes(sizes))
+
+
+def _sizes(config: Mapping[str, object]) -> Mapping[str, object]:
+    """Where a configuration states sizes: models that also see keep those of their text apart."""
+    inner = config.get("text_config")
+    return inner if isinstance(inner, dict) else config
 
 
 def _folder_cache_bytes(sizes: Mapping[str, object]) -> int | None:

@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import IO
 
 from mtplx.errors import DownloadError, FileAccessError
-from mtplx.files import accessing, put_in_place
+from mtplx.files import accessing, locked, put_in_place
 from mtplx.loading.catalogue import SMOLLM2, KnownModel
-from mtplx.loading.sources import Progress, Source, SourceUnavailableError, default_sources
+from mtplx.loading.progress import Progress, silent
+from mtplx.loading.sources import Source, SourceUnavailableError, default_sources
 from mtplx.paths import cache_dir, ensure_dir
 
 _CHUNK_BYTES = 1 << 20
 _TEMPORARY = ".fetch-"
+
+
+def models_dir() -> Path:
+    """Where models of the catalogue are kept."""
+    return cache_dir() / "models"
 
 
 def fetch(
@@ -39,13 +45,13 @@ def fetch(
     Raises DownloadError where no source has the model or one gives something else, and
     FileAccessError where it cannot be stored.
     """
-    directory = directory or cache_dir() / "models"
+    directory = directory or models_dir()
     target = directory / model.file_name
     if is_cached(model, directory):
         return target
-    report = progress or _silent
+    report = progress or silent
     ensure_dir(directory)
-    with _only_one(directory, report) as alone:
+    with locked(directory / ".lock", lambda: report(0, 0, "waiting")) as alone:
         if is_cached(model, directory):  # another process fetched it while this one waited
             return target
         if alone:
@@ -68,7 +74,7 @@ def is_cached(model: KnownModel = SMOLLM2, directory: Path | None = None) -> boo
 
     The whole file was hashed before it got its name, so this need not do it again.
     """
-    path = (directory or cache_dir() / "models") / model.file_name
+    path = (directory or models_dir()) / model.file_name
     try:
         with path.open("rb") as file:
             return file.read(4) == b"GGUF" and path.stat().st_size == model.num_bytes
@@ -152,35 +158,8 @@ def _make_room(model: KnownModel, directory: Path) -> None:
         )
 
 
-@contextmanager
-def _only_one(directory: Path, report: Progress) -> Iterator[bool]:
-    """Wait for other processes that fetch into `directory`; gives whether the lock was had.
-
-    The lock goes with its process, however that ends. Some network file systems have none; then
-    two may download at once, which costs time and breaks nothing.
-    """
-    import fcntl
-
-    with accessing("write", directory / ".lock"):
-        lock = (directory / ".lock").open("ab")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(0, 0, "waiting")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            yield False
-            return
-        yield True
-
-
 def _remove_leftovers(directory: Path) -> None:
     """Remove what a killed fetch left; whoever holds the lock is the only one at work."""
     for folder in directory.glob(f"{_TEMPORARY}*"):
         with suppress(OSError):
             shutil.rmtree(folder)
-
-
-def _silent(done_bytes: int, total_bytes: int, what: str) -> None:
-    pass

@@ -1,8 +1,10 @@
 """Where an MTP head for a trunk without one may lie."""
 
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
+from mtplx.errors import FileAccessError
 from mtplx.paths import data_dir
 
 PACKAGED = "smollm2-head.safetensors"  # its trunk's fingerprint is in its metadata
@@ -13,14 +15,26 @@ def trained_head_path(trunk: str) -> Path:
     return data_dir() / "heads" / f"{trunk}.safetensors"
 
 
-def find_head(model: Path, trunk: str) -> Path | None:
-    """The first of: STEM.mtp.safetensors beside the model, a head trained here, a packaged one."""
+def head_candidates(model: Path, trunk: str) -> Iterator[Path]:
+    """What may hold a head for this trunk, the first choice first: STEM.mtp.safetensors beside the
+    model, a head trained here, a packaged one."""
     beside = model / "mtp.safetensors" if model.is_dir() else model.with_suffix(".mtp.safetensors")
-    for path in (beside, trained_head_path(trunk)):
-        if path.is_file():
-            return path
+    if beside.is_file():
+        yield beside
+    try:
+        trained = trained_head_path(trunk)
+    except FileAccessError:  # a user without a home folder has trained none
+        trained = beside
+    if trained != beside and trained.is_file():
+        yield trained
     packaged = Path(str(files("mtplx.data") / PACKAGED))
-    return packaged if packaged.is_file() and _trunk_of(packaged) == trunk else None
+    if packaged.is_file() and _trunk_of(packaged) == trunk:
+        yield packaged
+
+
+def find_head(model: Path, trunk: str) -> Path | None:
+    """The first candidate, whether or not it turns out to be of use."""
+    return next(head_candidates(model, trunk), None)
 
 
 def _trunk_of(path: Path) -> str:

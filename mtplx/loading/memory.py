@@ -1,5 +1,6 @@
 """What memory a model takes, told from headers before it is loaded, and measured after."""
 
+import os
 import resource
 import sys
 from collections.abc import Iterable
@@ -8,8 +9,8 @@ from pathlib import Path
 
 from mtplx.loading.tensor_list import TensorEntry
 
-# What loading holds for a moment beside the weights: expanded matrices on their way into joined
-# ones, and buffers that MLX and the allocator keep. Measured as a share of the weights.
+# What loading holds for a moment beside the weights: matrices on their way into joined ones, and
+# buffers that MLX and the allocator keep. Measured as a share of the weights.
 TRANSIENT_SHARE = 0.1
 MLX_LM_BYTES = 235_000_000  # the libraries that mlx-lm brings into the process
 TEXT_BYTES = 300  # per entry of a vocabulary or of its merges, in the reader and the tokenizer
@@ -34,6 +35,38 @@ class MemoryNeed:
     process_bytes: int
     loading_peak_bytes: int
 
+    @property
+    def held_bytes(self) -> int:
+        """What the model holds before there is any context."""
+        return self.weights_bytes + self.head_bytes + self.shortlist_bytes
+
+    def largest_context(self, limit_bytes: int) -> int | None:
+        """How many tokens fit into so much memory beside the model; None where that is unknown."""
+        if self.cache_bytes_per_token is None:
+            return None
+        return max(0, limit_bytes - self.held_bytes) // max(1, self.cache_bytes_per_token)
+
+
+def memory_limit_bytes() -> int:
+    """What a model and its context may take on this machine.
+
+    On a GPU what Metal recommends; elsewhere nine tenths of the memory, or of a container's share:
+    the rest is for this process and its libraries.
+    """
+    import mlx.core as mx
+
+    recommended = mx.device_info().get("max_recommended_working_set_size")
+    return int(recommended) if recommended else total_memory_bytes() * 9 // 10
+
+
+def total_memory_bytes() -> int:
+    """The memory that this process could ever use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return total
+
 
 def held_bytes(entry: TensorEntry, *, packed: bool) -> int:
     """Bytes in memory of a GGUF tensor: kept packed for a GPU, expanded to float32 for a CPU."""
@@ -51,7 +84,7 @@ def gguf_need(
     cache_bytes_per_token: int | None,
     num_texts: int,
 ) -> MemoryNeed:
-    """What a GGUF file takes: it is mapped and copied, then expanded or joined.
+    """What a GGUF file takes: it is mapped, and expanded from there, or copied and then joined.
 
     num_texts: entries of the vocabulary and its merges.
     """
@@ -59,13 +92,14 @@ def gguf_need(
     on_disk = sum(entry.num_bytes for entry in listed)
     weights = sum(held_bytes(entry, packed=packed) for entry in listed)
     process = resident_bytes() + num_texts * TEXT_BYTES
+    transient = on_disk + round(weights * TRANSIENT_SHARE) if packed else 0
     return MemoryNeed(
         weights_bytes=weights,
         head_bytes=head_bytes,
         shortlist_bytes=shortlist_bytes,
         cache_bytes_per_token=cache_bytes_per_token,
         process_bytes=process,
-        loading_peak_bytes=process + 2 * on_disk + round(weights * (1 + TRANSIENT_SHARE)),
+        loading_peak_bytes=process + on_disk + weights + transient,
     )
 
 

@@ -1,39 +1,140 @@
 """From what a user calls a model to files on this machine: a path, an alias or a hub id."""
 
 import difflib
+import os
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from mtplx.errors import FileAccessError, ModelNotFoundError
-from mtplx.loading.catalogue import ALIASES
-from mtplx.loading.fetch import fetch
+from mtplx.errors import ConfigError, FileAccessError, ModelNotFoundError
+from mtplx.loading.catalogue import ALIASES, KnownModel
+from mtplx.loading.fetch import fetch, is_cached, models_dir
+from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.hub import hub_files
-from mtplx.loading.sources import Progress
+from mtplx.loading.hub_cache import find_cached, hub_cache_dir
+from mtplx.loading.progress import Progress
 
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(?:/[\w./-]+\.gguf)?", re.ASCII)
+_HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w.-]+))?(?:/([^\0]+\.gguf))?", re.ASCII)
 
 
-def resolve(model: str, *, progress: Progress | None = None) -> Path:
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a user has models, and what they are called, beyond what the program itself knows.
+
+    folders: searched before anything is fetched. aliases: names for paths, ids and other aliases.
+    """
+
+    folders: tuple[Path, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+NOWHERE = Places()
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A repository of the hub, or a GGUF file in it, at a revision; the one on disk where None."""
+
+    repo: str
+    revision: str | None
+    file: str | None
+
+
+def resolve(model: str, *, places: Places = NOWHERE, progress: Progress | None = None) -> Path:
     """The GGUF file, or the folder with config.json and safetensors, that `model` names.
 
-    model: what exists on disk under that name comes first; then an alias ("smollm2"); then a
-        Hugging Face id, owner/name or owner/name/FILE.gguf. What is already on this machine is
-        found without the network.
+    model: what exists on disk under that name comes first; then an alias, the user's own before
+        ("smollm2"); then what is in a folder of `places`; then a Hugging Face id, owner/name,
+        owner/name/FILE.gguf or owner/name@REVISION. What is already on this machine is found
+        without the network.
 
     Raises ModelNotFoundError where it leads nowhere, DownloadError where it cannot be fetched and
     FileAccessError where it cannot be read or stored.
     """
+    name = expanded(model, places)
+    found = _on_disk(name, places)
+    if found is not None:
+        return found
+    if name in ALIASES:
+        return fetch(ALIASES[name], progress=progress)
+    hub = hub_name(name)
+    if hub is not None:
+        return hub_files(hub.repo, hub.file, revision=hub.revision, progress=progress)
+    raise ModelNotFoundError(_nothing_there(name, places))
+
+
+def locate(model: str, *, places: Places = NOWHERE) -> Path | None:
+    """As `resolve`, but for what is on this machine alone; None for what would be fetched.
+
+    Raises ModelNotFoundError and FileAccessError.
+    """
+    name = expanded(model, places)
+    found = _on_disk(name, places)
+    if found is None and name not in ALIASES and hub_name(name) is None:
+        raise ModelNotFoundError(_nothing_there(name, places))
+    return found
+
+
+def expanded(model: str, places: Places) -> str:
+    """What a name stands for when the user's own aliases are followed.
+
+    What exists on disk under the name itself is not looked behind. Raises ModelNotFoundError for
+    an empty name and ConfigError for aliases that lead back to themselves.
+    """
     if not model.strip():
-        raise ModelNotFoundError(f"The model's name is empty. {_WAYS}")
-    path = Path(model).expanduser()
+        raise ModelNotFoundError(f"The model's name is empty. {_ways(places)}")
+    seen = [model]
+    while seen[-1] in places.aliases and not _exists(_path(seen[-1])):
+        seen.append(places.aliases[seen[-1]])
+        if seen[-1] in seen[:-1] and seen[-1] != seen[-2]:
+            raise ConfigError(f"The aliases {' -> '.join(seen)} lead back to themselves.")
+        if seen[-1] == seen[-2]:  # an alias of its own name means what the program knows by it
+            break
+    return seen[-1]
+
+
+def hub_name(name: str) -> HubName | None:
+    """The parts of a Hugging Face id; None for what cannot be one."""
+    match = _HUB_ID.fullmatch(name)
+    if match is None or name.startswith(".") or ".." in Path(name).parts:
+        return None
+    return HubName(*match.groups())
+
+
+def _on_disk(name: str, places: Places) -> Path | None:
+    path = _path(name)
     if _exists(path):
         return checkpoint_at(path)
-    if model in ALIASES:
-        return fetch(ALIASES[model], progress=progress)
-    if _HUB_ID.fullmatch(model) and not model.startswith("."):
-        owner, name, *file = model.split("/", 2)
-        return checkpoint_at(hub_files(f"{owner}/{name}", file[0] if file else None))
-    raise ModelNotFoundError(_nothing_there(model, path))
+    if name in ALIASES:
+        return _known(ALIASES[name], places)
+    for folder in places.folders:
+        if not name.startswith(("~", ".", "/")) and os.path.exists(folder / name):
+            return checkpoint_at(folder / name)
+    hub = hub_name(name)
+    return None if hub is None else find_cached(hub.repo, hub.file, hub.revision, hub_cache_dir())
+
+
+def _known(model: KnownModel, places: Places) -> Path | None:
+    """A copy of a known model: ours, one in the hub's cache, or one in a folder of the user's."""
+    if is_cached(model):
+        return models_dir() / model.file_name
+    cached = find_cached(model.hub_repo, model.file_name, None, hub_cache_dir())
+    for path in [*([cached] if cached else []), *_copies(model, places)]:
+        try:
+            if path.stat().st_size == model.num_bytes and fingerprint(path) == model.fingerprint:
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def _copies(model: KnownModel, places: Places) -> Iterator[Path]:
+    for folder in places.folders:
+        try:
+            yield from folder.glob(f"**/{model.file_name}")
+        except OSError:
+            continue
 
 
 def checkpoint_at(path: Path) -> Path:
@@ -48,10 +149,18 @@ def checkpoint_at(path: Path) -> Path:
         raise FileAccessError(f"Cannot read {path}: permission denied.") from error
 
 
-_WAYS = (
-    f"Name a model with its path, an alias ({', '.join(sorted(ALIASES))}) or a Hugging Face id "
-    "such as owner/name."
-)
+def _ways(places: Places) -> str:
+    names = ", ".join(sorted({*ALIASES, *places.aliases}))
+    return (
+        f"Name a model with its path, an alias ({names}) or a Hugging Face id such as owner/name."
+    )
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # the home of a user who has none
+        return Path(name)
 
 
 def _exists(path: Path) -> bool:
@@ -66,7 +175,7 @@ def _exists(path: Path) -> bool:
 
 def _gguf(path: Path) -> Path:
     if not path.is_file():
-        raise ModelNotFoundError(f"{path} is neither a file nor a folder. {_WAYS}")
+        raise ModelNotFoundError(f"{path} is neither a file nor a folder. {_ways(NOWHERE)}")
     with path.open("rb") as file:
         start = file.read(4)
     if start == b"GGUF":
@@ -101,12 +210,14 @@ def _folder(path: Path) -> Path:
     raise ModelNotFoundError(f"The folder {path} is not a checkpoint: it has {lack}.")
 
 
-def _nothing_there(model: str, path: Path) -> str:
+def _nothing_there(model: str, places: Places) -> str:
     """Why a name that is no file, alias or hub id leads nowhere, with the nearest that would."""
+    path, ways = _path(model), _ways(places)
     if "/" not in model and path.suffix != ".gguf" and not model.startswith(("~", ".")):
-        near = difflib.get_close_matches(model.lower(), ALIASES, n=1, cutoff=0.5)
+        known = [*ALIASES, *places.aliases]
+        near = difflib.get_close_matches(model.lower(), known, n=1, cutoff=0.5)
         hint = f"Did you mean {near[0]!r}? " if near else ""
-        return f"There is no model {model!r}. {hint}{_WAYS}"
+        return f"There is no model {model!r}. {hint}{ways}"
     parent = path.absolute().parent
     while not _exists(parent):
         parent = parent.parent
@@ -115,7 +226,7 @@ def _nothing_there(model: str, path: Path) -> str:
     except OSError:
         near = []
     hint = f"Did you mean {parent / near[0]}? " if near else f"{parent} exists. "
-    return f"There is no file or folder {model!r}. {hint}{_WAYS}"
+    return f"There is no file or folder {model!r}. {hint}{ways}"
 
 
 def _listed(paths: list[Path]) -> str:

