@@ -1,13 +1,25 @@
 """How a request wants its tokens chosen: the fields, what each may be, and what it means."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import TYPE_CHECKING, TypeAlias
 
 from mtplx.errors import SamplingError
 
-LAW_NAMES = ("rejection",)
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+Processor: TypeAlias = "Callable[[mx.array, mx.array], mx.array]"
+"""(token ids [T] int32, logits [1, V] float32) -> logits [1, V]: a function of its arguments.
+
+It is called for every row that could become a token, after the prompt and everything that would
+stand before that token, also where the row turns out not to be needed. Those made for mlx-lm fit.
+"""
+
+LAW_NAMES = ("block", "rejection", "coupled")
+LOGPROB_SOURCES = ("model", "sampling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +32,34 @@ class SamplingParams:
     top_k: keep the k most probable tokens; 0 keeps all, and so does more than there are.
     top_p: keep the fewest most probable tokens whose mass reaches this; 1 keeps all.
     min_p: keep tokens at least this probable relative to the most probable one; 0 keeps all.
+    typical_p: keep the fewest tokens whose mass reaches this, those first whose surprise is nearest
+        to the expected one; 1 keeps all (Meister et al., arXiv 2202.00666).
+    xtc_probability: how often XTC acts; 0 is off. Where it does, only the least probable one is
+        left of the tokens whose probability reaches xtc_threshold.
     repetition_penalty: divides the positive logits of seen tokens and multiplies the negative
         ones; 1 is off (Keskar et al., arXiv 1909.05858).
     presence_penalty, frequency_penalty: subtracted from the logits of seen tokens, once or as
         often as the token was seen; 0 is off.
     penalty_window: how many of the last tokens count as seen, prompt included; None is all.
+    dry_multiplier: DRY makes a token less likely that would repeat an earlier passage: where the
+        last n tokens stood before and it followed them, dry_multiplier * dry_base ** (n -
+        dry_allowed_length) is subtracted from its logit, of the longest such n if that is at least
+        dry_allowed_length, and never more than 1e9; 0 is off.
+    dry_window: how many of the last tokens are searched, prompt included; None is all.
+    dry_breakers: tokens whose text holds one of these are not part of any repeated passage.
+    dry_breaker_ids: nor are these tokens.
     logit_bias: added to the logits of these token ids; -inf forbids a token.
+    allowed_ids: the only tokens that may be drawn; None is all. An end token is not added.
+    processors: functions that change the logits after bias and allowed tokens, in this order; see
+        `Processor`. Each round that drafts then costs a further read of the device.
     seed: the same seed gives the same text; None takes a fresh one.
     max_tokens: stop after this many.
     stop, stop_ids: stop before any of these texts, at any of these tokens.
     law: the acceptance law of drafted tokens, one of `LAW_NAMES`.
+    logprobs: give the log-probability of each token, and of so many most probable ones in its
+        place; None gives none.
+    logprobs_of: whose, one of `LOGPROB_SOURCES`: "model" before all warps and at temperature 1,
+        "sampling" after all of them.
 
     Raises SamplingError, naming the field, its value and what it may be.
     """
@@ -38,16 +68,29 @@ class SamplingParams:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     penalty_window: int | None = None
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_window: int | None = None
+    dry_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    dry_breaker_ids: tuple[int, ...] = ()
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_ids: tuple[int, ...] | None = None
+    processors: "tuple[Processor, ...]" = ()
     seed: int | None = None
     max_tokens: int = 512
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
-    law: str = "rejection"
+    law: str = "block"
+    logprobs: int | None = None
+    logprobs_of: str = "model"
 
     def __post_init__(self) -> None:
         checked: dict[str, object] = {}
@@ -55,14 +98,17 @@ class SamplingParams:
             value = getattr(self, name)
             absent = value is None and allowed.optional
             checked[name] = None if absent else allowed.checked(name, value)
-        checked["logit_bias"] = _checked_bias(self.logit_bias)
-        checked["stop"] = tuple(_checked_text(text) for text in _items("stop", self.stop))
-        checked["stop_ids"] = tuple(
-            _TOKEN_ID.checked("a token id in stop_ids", token_id)
-            for token_id in _items("stop_ids", self.stop_ids)
-        )
-        if self.law not in LAW_NAMES:
-            raise _wrong("law", self.law, f"one of: {', '.join(LAW_NAMES)}")
+        checked["logit_bias"] = bias = _checked_bias(self.logit_bias)
+        for name in ("stop", "dry_breakers"):
+            checked[name] = _checked_texts(name, getattr(self, name))
+        for name in ("stop_ids", "dry_breaker_ids"):
+            checked[name] = _checked_ids(name, getattr(self, name))
+        if self.allowed_ids is not None:
+            checked["allowed_ids"] = _checked_allowed(self.allowed_ids, bias)
+        checked["processors"] = _checked_processors(self.processors)
+        for name, choices in (("law", LAW_NAMES), ("logprobs_of", LOGPROB_SOURCES)):
+            if getattr(self, name) not in choices:
+                raise _wrong(name, getattr(self, name), f"one of: {', '.join(choices)}")
         for name, value in checked.items():  # plain Python numbers from here on
             object.__setattr__(self, name, value)
 
@@ -70,6 +116,15 @@ class SamplingParams:
     def draws_randomly(self) -> bool:
         """Whether two seeds can give two texts."""
         return self.temperature > 0
+
+    def check_samples(self, n: int) -> None:
+        """Raises SamplingError for a number of independent samples that cannot be meant."""
+        _NUM_SAMPLES.checked("n", n)
+        if n > 1 and not self.draws_randomly:
+            raise SamplingError(
+                f"n is {n}, but at temperature 0 all samples are the same. "
+                "Ask for one, or set a temperature above 0."
+            )
 
     @property
     def penalises(self) -> bool:
@@ -83,7 +138,22 @@ class SamplingParams:
     @property
     def filters(self) -> bool:
         """Whether tokens are removed for being improbable."""
+        return self.ranks_by_probability or self.typical_p < 1 or self.excludes_top_choices
+
+    @property
+    def ranks_by_probability(self) -> bool:
+        """Whether the least probable tokens are removed."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
+    @property
+    def excludes_top_choices(self) -> bool:
+        """Whether XTC is on."""
+        return self.xtc_probability > 0
+
+    @property
+    def avoids_repetition(self) -> bool:
+        """Whether DRY is on."""
+        return self.dry_multiplier > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +189,29 @@ def _checked_bias(bias: object) -> dict[float, float]:
     }
 
 
-def _checked_text(text: object) -> str:
-    if not isinstance(text, str) or not text:
-        raise _wrong("a text in stop", text, "a string that is not empty")
-    return text
+def _checked_texts(name: str, texts: object) -> tuple[str, ...]:
+    for text in (listed := _items(name, texts)):
+        if not isinstance(text, str) or not text:
+            raise _wrong(f"a text in {name}", text, "a string that is not empty")
+    return tuple(map(str, listed))
+
+
+def _checked_ids(name: str, ids: object) -> tuple[float, ...]:
+    return tuple(_TOKEN_ID.checked(f"a token id in {name}", id_) for id_ in _items(name, ids))
+
+
+def _checked_allowed(ids: object, bias: Mapping[float, float]) -> tuple[float, ...]:
+    allowed = _checked_ids("allowed_ids", ids)
+    if all(bias.get(token_id) == -math.inf for token_id in allowed):
+        raise _wrong("allowed_ids", ids, "None or token ids that logit_bias does not all forbid")
+    return allowed
+
+
+def _checked_processors(processors: object) -> tuple[object, ...]:
+    for processor in (listed := _items("processors", processors)):
+        if not callable(processor):
+            raise _wrong("one of processors", processor, "a function of token ids and logits")
+    return tuple(listed)
 
 
 def _items(name: str, value: object) -> Sequence[object]:
@@ -135,6 +224,7 @@ def _wrong(name: str, value: object, allowed: str) -> SamplingError:
     return SamplingError(f"{name} is {value!r}, but must be {allowed}.")
 
 
+_NUM_SAMPLES = _Allowed("a whole number of 1 or more", 1, math.inf, whole=True)
 _HUGE = 1e9  # far from where float32 ends, whatever the warps multiply and add
 _PENALTY = _Allowed("a number from -1e9 to 1e9 (0 is off)", -_HUGE, _HUGE)
 _TOKEN_ID = _Allowed("a whole number of 0 or more", 0, 2**31 - 1, whole=True)
@@ -144,11 +234,23 @@ _NUMBERS = {
     "top_k": _Allowed("a whole number of 0 (off) or more", 0, math.inf, whole=True),
     "top_p": _Allowed("a number above 0 and at most 1 (off)", 0, 1, low_included=False),
     "min_p": _Allowed("a number from 0 (off) to 1", 0, 1),
+    "typical_p": _Allowed("a number above 0 and at most 1 (off)", 0, 1, low_included=False),
+    "xtc_probability": _Allowed("a number from 0 (off) to 1", 0, 1),
+    "xtc_threshold": _Allowed("a number above 0 and at most 0.5", 0, 0.5, low_included=False),
     "repetition_penalty": _Allowed("a number from 1e-9 to 1e9 (1 is off)", 1 / _HUGE, _HUGE),
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
     "penalty_window": _Allowed(
         "None or a whole number of 1 or more", 1, math.inf, whole=True, optional=True
+    ),
+    "dry_multiplier": _Allowed("a number from 0 (off) to 1e9", 0, _HUGE),
+    "dry_base": _Allowed("a number from 1 to 1e9", 1, _HUGE),
+    "dry_allowed_length": _Allowed("a whole number of 1 or more", 1, math.inf, whole=True),
+    "dry_window": _Allowed(
+        "None or a whole number of 1 or more", 1, math.inf, whole=True, optional=True
+    ),
+    "logprobs": _Allowed(
+        "None or a whole number of 0 or more", 0, math.inf, whole=True, optional=True
     ),
     "seed": _Allowed(
         "None or a whole number from 0 to 2**64 - 1", 0, 2**64 - 1, whole=True, optional=True

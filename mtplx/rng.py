@@ -10,7 +10,8 @@ position. DRAFT and ACCEPT numbers carry (round start, step within the round); T
 the position of the token they choose, and exactly one token is ever chosen there, be it recovered,
 bonus or plain. DRAFT and ACCEPT are tied to the round because a later round revisits positions
 whose draft was thrown away: were its numbers looked up by position alone, whatever had watched the
-discarded draft (a depth policy, say) would already know them.
+discarded draft (a depth policy, say) would already know them. The coupled law uses NOISE and no
+other: it belongs to the position, since there the drafter is meant to see what the target sees.
 """
 
 import hashlib
@@ -32,11 +33,26 @@ class Purpose(Enum):
     TARGET = 1  # which token: recovered, bonus or plain
     ACCEPT = 2  # whether a drafted token is kept
     DRAFT = 3  # which token the drafter proposes
+    GATE = 4  # whether XTC acts at a position
+    NOISE = 5  # the key of a position's noise under the coupled law
 
 
 def fresh_seed() -> int:
     """A seed from the operating system's entropy, for requests that name none."""
     return int.from_bytes(os.urandom(8), "little")
+
+
+def sample_seed(seed: int, index: int) -> int:
+    """The seed of one of several samples of a request, from 0 to 2**64 - 1.
+
+    Sample 0 has the request's own seed; those of the others are hashed from it, so that
+    neighbouring seeds share none, and any sample can be had again without the others.
+    """
+    if index == 0:
+        return seed
+    key, message = seed.to_bytes(8, "little"), index.to_bytes(8, "little")
+    digest = hashlib.blake2b(message, digest_size=8, key=key, person=b"mtplx.sample").digest()
+    return int.from_bytes(digest, "little")
 
 
 def uniforms(
@@ -47,14 +63,19 @@ def uniforms(
     seed: 0 to 2**64 - 1. position, step: 0 or more. Asking for more numbers never changes the
     first ones.
     """
+    return [_fraction(word) for word in words(seed, position, purpose, count, step=step)]
+
+
+def words(seed: int, position: int, purpose: Purpose, count: int, *, step: int = 0) -> list[int]:
+    """`count` whole numbers from 0 to 2**32 - 1, those that `uniforms` makes fractions of."""
     key = seed.to_bytes(8, "little")
     message = b"".join(n.to_bytes(8, "little") for n in (position, step, purpose.value))
-    words: list[int] = []
-    while len(words) < count:
-        counter = len(words).to_bytes(8, "little")
+    found: list[int] = []
+    while len(found) < count:
+        counter = len(found).to_bytes(8, "little")
         digest = hashlib.blake2b(message + counter, key=key, person=b"mtplx.rng").digest()
-        words.extend(_WORDS.unpack(digest))
-    return [_fraction(word) for word in words[:count]]
+        found.extend(_WORDS.unpack(digest))
+    return found[:count]
 
 
 def round_uniforms(seed: int, position: int, num_draft: int) -> Uniforms:
@@ -64,7 +85,28 @@ def round_uniforms(seed: int, position: int, num_draft: int) -> Uniforms:
     """
     accept = [uniforms(seed, position, Purpose.ACCEPT, 1, step=i)[0] for i in range(num_draft)]
     choose = [uniforms(seed, position + i, Purpose.TARGET, 2) for i in range(num_draft + 1)]
-    return Uniforms(mx.array(accept, dtype=mx.float32), mx.array(choose, dtype=mx.float32))
+    return Uniforms(
+        mx.array(accept, dtype=mx.float32),
+        mx.array(choose, dtype=mx.float32),
+        noise_keys(seed, position, num_draft + 1),
+    )
+
+
+def noise_keys(seed: int, position: int, count: int) -> mx.array:
+    """[count, 2] uint32, the keys of the coupled law's noise at `position` and those after it."""
+    keys = [words(seed, position + i, Purpose.NOISE, 2) for i in range(count)]
+    return mx.array(keys, dtype=mx.uint32)
+
+
+def gate_uniforms(seed: int, position: int, count: int) -> mx.array:
+    """[count] float32: at `position` and the positions after it, the number that decides on XTC.
+
+    A function of the position alone, so that whatever is done there, in this round or a later one,
+    goes by the same number. That is sound, since these numbers are part of the target: given them,
+    the text has the target's distribution whoever else knows them.
+    """
+    numbers = [uniforms(seed, position + i, Purpose.GATE, 1)[0] for i in range(count)]
+    return mx.array(numbers, dtype=mx.float32)
 
 
 def draft_uniforms(seed: int, position: int, step: int) -> mx.array:

@@ -16,6 +16,19 @@ WRONG = [
     *[("top_k", value) for value in (-1, 2.0, "5", False, NAN)],
     *[("top_p", value) for value in (0, -0.5, 1.01, NAN, "1", True)],
     *[("min_p", value) for value in (-0.1, 1.5, NAN, INF, True)],
+    *[("typical_p", value) for value in (0, -0.5, 1.01, NAN, "1", True)],
+    *[("xtc_probability", value) for value in (-0.1, 1.5, NAN, INF, True)],
+    *[("xtc_threshold", value) for value in (0, -0.1, 0.51, NAN, "0.1")],
+    *[("dry_multiplier", value) for value in (-0.1, NAN, INF, 1e10, True)],
+    *[("dry_base", value) for value in (0.99, 0, NAN, INF, "2")],
+    *[("dry_allowed_length", value) for value in (0, -1, 1.5, None, True)],
+    *[("dry_window", value) for value in (0, -3, 1.5, "all", True)],
+    *[("dry_breakers", value) for value in ("ab", ("",), (1,), None, {"a"})],
+    *[("dry_breaker_ids", value) for value in (2, (-1,), (True,), ("2",), (2**31,), None)],
+    *[("allowed_ids", value) for value in (2, (), (-1,), (True,), ("2",), (2**31,), {1})],
+    *[("processors", value) for value in (abs, (1,), ("x",), None, {abs})],
+    *[("logprobs", value) for value in (-1, 1.5, "5", True)],
+    *[("logprobs_of", value) for value in ("", "draft", None, 1)],
     *[("repetition_penalty", value) for value in (0, -1, NAN, INF, "1.1")],
     *[("presence_penalty", value) for value in (NAN, INF, -INF, 1e10, "0")],
     *[("frequency_penalty", value) for value in (NAN, INF, -INF, 1e10, True)],
@@ -50,6 +63,17 @@ def test_the_ends_of_every_range_are_allowed() -> None:
     SamplingParams(temperature=1e9, top_k=10**30, top_p=1e-300, min_p=0, seed=2**64 - 1)
     SamplingParams(penalty_window=1, repetition_penalty=1e-9, presence_penalty=-1e9)
     SamplingParams(logit_bias={0: -INF, 5: 1e9}, stop=("a", "b"), stop_ids=(0,))
+    SamplingParams(typical_p=1e-300, xtc_probability=1, xtc_threshold=0.5, logprobs=10**30)
+    SamplingParams(dry_multiplier=1e9, dry_base=1, dry_allowed_length=10**30, dry_window=1)
+    SamplingParams(dry_breakers=(), allowed_ids=(0, 0))
+    SamplingParams(processors=(lambda token_ids, logits: logits,))
+
+
+def test_tokens_that_are_allowed_and_forbidden_at_once_are_an_error() -> None:
+    """What would leave nothing to draw is refused at once; one token left is enough."""
+    with pytest.raises(SamplingError, match="allowed_ids"):
+        SamplingParams(allowed_ids=(1, 2), logit_bias={1: -INF, 2: -INF})
+    SamplingParams(allowed_ids=(1, 2), logit_bias={1: -INF, 2: -5.0})
 
 
 def test_an_unknown_field_is_an_error() -> None:

@@ -1,5 +1,5 @@
-from collections.abc import Iterator
-from unittest.mock import patch
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from mtplx import sampling
 from mtplx.errors import SamplingError
 from mtplx.sampling import History, SamplingParams
-from tests.exact.reference import is_clear_cut, reference_warp
+from tests.warps.reference import expected_probs, is_clear_cut
 
 Floats = NDArray[np.float64]
 
@@ -25,23 +25,49 @@ params_of_any_kind = st.builds(
     top_k=st.sampled_from([0, 0, 1, 3, 20, 10**6]),
     top_p=st.sampled_from([1.0, 0.99, 0.8, 0.33, 1e-6]),
     min_p=st.sampled_from([0, 0, 0.02, 0.3, 1.0]),
+    typical_p=st.sampled_from([1.0, 1.0, 0.9, 0.4]),
+    xtc_probability=st.sampled_from([0, 0, 0.5, 1.0]),
+    xtc_threshold=st.sampled_from([0.1, 0.03, 0.5]),
     repetition_penalty=st.sampled_from([1.0, 1.0, 1.3, 0.8]),
     presence_penalty=st.sampled_from([0, 0, 0.4, -0.6]),
     frequency_penalty=st.sampled_from([0, 0, 0.3]),
     penalty_window=st.sampled_from([None, 1, 2, 5]),
+    dry_multiplier=st.sampled_from([0, 0, 0.8]),
+    dry_allowed_length=st.sampled_from([1, 2]),
+    dry_window=st.sampled_from([None, 1, 4, 7]),
+    dry_breaker_ids=st.sampled_from([(), (0,)]),
+    allowed_ids=st.sampled_from([None, None, (1, 0)]),
     logit_bias=st.sampled_from([{}, {0: 1.5}, {1: -INF, 0: -2.0}]),
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Logits [K + 1, V] full of ties, the tokens before them, a draft [K] and gates [K + 1]."""
+
+    logits: Floats
+    history: list[int]
+    draft: list[int]
+    gates: list[float]
+
+    def seen(self, row: int) -> list[int]:
+        return self.history + self.draft[:row]
+
+    def is_clear_cut(self, params: SamplingParams) -> bool:
+        rows = enumerate(self.logits)
+        return all(is_clear_cut(row, params, self.seen(i)) for i, row in rows)
+
+
 @st.composite
-def blocks(draw: st.DrawFn) -> tuple[Floats, list[int], list[int]]:
-    """Logits [K + 1, V] full of ties, a history and a draft [K]."""
+def blocks(draw: st.DrawFn) -> Block:
     vocab_size = draw(st.sampled_from(VOCAB_SIZES))
     num_draft = draw(st.integers(0, 4))
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     logits = rng.integers(-20, 20, size=(num_draft + 1, vocab_size)) / 4
-    history = rng.integers(0, vocab_size, size=draw(st.integers(0, 6))).tolist()
-    return logits, history, rng.integers(0, vocab_size, size=num_draft).tolist()
+    few = min(vocab_size, draw(st.sampled_from([2, 3, 257])))  # so that passages repeat
+    history = rng.integers(0, few, size=draw(st.integers(0, 12))).tolist()
+    draft = rng.integers(0, few, size=num_draft).tolist()
+    return Block(logits, history, draft, (rng.integers(0, 8, num_draft + 1) / 8).tolist())
 
 
 def warped(logits: Floats, params: SamplingParams, history: History = NO_HISTORY) -> Floats:
@@ -52,11 +78,24 @@ def warped(logits: Floats, params: SamplingParams, history: History = NO_HISTORY
     return np.array(result.probs).astype(np.float64)
 
 
-def after(history: list[int], draft: list[int]) -> History:
-    return History(history, mx.array(draft, dtype=mx.int32))
+def after(history: list[int], draft: list[int], gates: Sequence[float] = ()) -> History:
+    return History(
+        history, mx.array(draft, dtype=mx.int32), mx.array(list(gates)) if gates else None
+    )
 
 
 ONE_WARP_EACH = {
+    "typical_p": SamplingParams(temperature=1.0, typical_p=0.6),
+    "typical_p within top_k": SamplingParams(temperature=1.0, top_k=5, typical_p=0.6),
+    "xtc": SamplingParams(temperature=1.0, xtc_probability=0.5, xtc_threshold=0.08),
+    "xtc after top_k": SamplingParams(
+        temperature=1.0, top_k=4, xtc_probability=0.5, xtc_threshold=0.2
+    ),
+    "dry": SamplingParams(temperature=1.0, dry_multiplier=0.8, dry_allowed_length=1),
+    "dry in a window": SamplingParams(
+        temperature=1.0, dry_multiplier=0.8, dry_allowed_length=1, dry_window=4
+    ),
+    "allowed_ids": SamplingParams(temperature=1.0, allowed_ids=(1, 4, 5, 9)),
     "temperature": SamplingParams(temperature=0.6),
     "top_k": SamplingParams(temperature=1.0, top_k=3),
     "top_p": SamplingParams(temperature=1.0, top_p=0.7),
@@ -78,89 +117,50 @@ def test_every_warp_alone_does_what_is_documented(name: str) -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(scale=2, size=(20, 12))
     history, draft = [1, 5, 5, 2], rng.integers(0, 12, size=19).tolist()
-    seen = [history + draft[:i] for i in range(20)]
-    expected = [reference_warp(row, params, s) for row, s in zip(logits, seen, strict=True)]
-    np.testing.assert_allclose(warped(logits, params, after(history, draft)), expected, atol=3e-6)
+    gates = (rng.integers(0, 8, size=20) / 8).tolist()
+    expected = [
+        expected_probs(logits[i], params, history + draft[:i], gate) for i, gate in enumerate(gates)
+    ]
+    found = warped(logits, params, after(history, draft, gates))
+    np.testing.assert_allclose(found, expected, atol=3e-6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(blocks(), params_of_any_kind)
-def test_every_row_is_the_documented_distribution(
-    block: tuple[Floats, list[int], list[int]], params: SamplingParams
-) -> None:
+def test_every_row_is_the_documented_distribution(block: Block, params: SamplingParams) -> None:
     """Each row equals the float64 reference of all warps after its own history."""
-    logits, history, draft = block
-    seen = [history + draft[:i] for i in range(len(logits))]
-    assume(all(is_clear_cut(row, params, s) for row, s in zip(logits, seen, strict=True)))
-    expected = [reference_warp(row, params, s) for row, s in zip(logits, seen, strict=True)]
-    np.testing.assert_allclose(warped(logits, params, after(history, draft)), expected, atol=3e-6)
+    assume(block.is_clear_cut(params))
+    expected = [
+        expected_probs(row, params, block.seen(i), gate)
+        for i, (row, gate) in enumerate(zip(block.logits, block.gates, strict=True))
+    ]
+    found = warped(block.logits, params, after(block.history, block.draft, block.gates))
+    np.testing.assert_allclose(found, expected, atol=3e-6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(blocks(), params_of_any_kind)
-def test_every_row_is_a_distribution(
-    block: tuple[Floats, list[int], list[int]], params: SamplingParams
-) -> None:
+def test_every_row_is_a_distribution(block: Block, params: SamplingParams) -> None:
     """No combination of warps leaves a row empty, and each sums to 1 in float32."""
-    logits, history, draft = block
-    probs = warped(logits, params, after(history, draft))
+    probs = warped(block.logits, params, after(block.history, block.draft, block.gates))
     assert np.all(probs >= 0)
     np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-6)
     if params.top_k:
         assert np.all((probs > 0).sum(axis=1) <= params.top_k)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(blocks(), params_of_any_kind)
 def test_a_row_alone_is_bit_for_bit_the_row_of_a_block(
-    block: tuple[Floats, list[int], list[int]], params: SamplingParams
+    block: Block, params: SamplingParams
 ) -> None:
     """A row of a verify pass is what plain decoding would draw from at that position."""
-    logits, history, draft = block
-    together = warped(logits, params, after(history, draft))
-    for i, row in enumerate(logits):
-        as_committed = warped(row[None], params, History(history + draft[:i]))
-        as_drafted = warped(row[None], params, after(history, draft[:i]))
+    together = warped(block.logits, params, after(block.history, block.draft, block.gates))
+    for i, (row, gate) in enumerate(zip(block.logits, block.gates, strict=True)):
+        as_committed = warped(row[None], params, after(block.seen(i), [], [gate]))
+        as_drafted = warped(row[None], params, after(block.history, block.draft[:i], [gate]))
         assert np.array_equal(as_committed[0], together[i])
         assert np.array_equal(as_drafted[0], together[i])
-
-
-@pytest.fixture
-def few_candidates() -> Iterator[None]:
-    """Makes the search for candidates work on small vocabularies."""
-    with patch.object(sampling, "_NUM_CANDIDATES", 6):
-        yield
-
-
-@pytest.mark.usefixtures("few_candidates")
-@pytest.mark.parametrize("vocab_size", [64, 200, 257, 1000])
-@pytest.mark.parametrize("params", [{"top_p": 0.5}, {"top_k": 2}, {"min_p": 0.4}, {"top_p": 0.9}])
-def test_candidates_decide_as_the_whole_vocabulary_would(
-    vocab_size: int, params: dict[str, float]
-) -> None:
-    """A row that calls itself complete equals the row of a full sort, bit for bit."""
-    rng = np.random.default_rng(vocab_size)
-    spread = np.linspace(0, 6, 200)[:, None]  # from rows that are all ties to peaked ones
-    logits = np.round(rng.exponential(size=(200, vocab_size)) * spread * 2) / 2
-    draft = mx.zeros(199, dtype=mx.int32)
-    settings_ = SamplingParams(**params)  # type: ignore[arg-type]  # floats and ints in one table
-    rows = mx.array(logits.astype(np.float32))
-    quick = sampling.warp(rows, settings_, History((), draft))
-    full = sampling.warp(rows, settings_, History((), draft), full_sort=True)
-    complete = np.array(quick.complete)
-    assert np.all(np.array(full.complete))
-    assert 0 < complete.sum() < 200, "the test needs rows of both kinds"
-    assert np.array_equal(np.array(quick.probs)[complete], np.array(full.probs)[complete])
-
-
-@pytest.mark.parametrize("vocab_size", [49_152, 50_257])
-def test_ordinary_rows_are_complete_without_a_full_sort(vocab_size: int) -> None:
-    """On rows as peaked as a model's, the candidates suffice for all the usual filters."""
-    logits = np.random.default_rng(0).normal(scale=3, size=(2, vocab_size))
-    logits[:, 7], logits[0, 8] = 19, 18.5
-    draft = mx.zeros(1, dtype=mx.int32)
-    for params in ({"top_p": 0.95}, {"top_k": 200}, {"min_p": 0.02}, {"top_k": 50, "top_p": 0.9}):
-        warped(logits, SamplingParams(temperature=1.0, **params), History((), draft))
 
 
 def test_a_flat_row_says_that_it_needs_a_full_sort() -> None:
@@ -170,14 +170,8 @@ def test_a_flat_row_says_that_it_needs_a_full_sort() -> None:
     quick = sampling.warp(logits, params, NO_HISTORY)
     assert quick.complete.item() is False
     assert mx.sum(quick.probs).item() == pytest.approx(1, abs=1e-4)
-    full = np.array(sampling.warp(logits, params, NO_HISTORY, full_sort=True).probs)[0]
+    full = np.array(sampling.completed(quick, params).probs)[0]
     assert np.flatnonzero(full).tolist() == list(range(49_152 // 2))
-
-
-def test_low_temperatures_need_no_full_sort() -> None:
-    """Tokens whose probability underflows are not kept, so they cannot call for a full sort."""
-    logits = np.random.default_rng(0).normal(scale=5, size=(1, 49_152))
-    warped(logits, SamplingParams(temperature=0.01, top_k=500))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +245,7 @@ def test_the_penalty_window_slides_over_the_draft(window: int | None) -> None:
     params = SamplingParams(frequency_penalty=0.5, presence_penalty=0.25, penalty_window=window)
     history, draft = [0, 1, 1, 2], [3, 1, 3]
     logits = np.zeros((4, 5))
-    expected = [reference_warp(row, params, history + draft[:i]) for i, row in enumerate(logits)]
+    expected = [expected_probs(row, params, history + draft[:i]) for i, row in enumerate(logits)]
     np.testing.assert_allclose(warped(logits, params, after(history, draft)), expected, atol=1e-6)
 
 
