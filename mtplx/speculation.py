@@ -18,15 +18,19 @@ class Draft:
     """K proposed tokens and the distributions they were drawn from.
 
     token_ids: [K] int32.
-    probs: [K, S] float32, row i the q that token i was *actually* drawn from; None when every
-        position is one-hot (a greedy head or a lookup), which is then what the law uses.
+    probs: [J, S] float32, the q that each of the J drawn tokens was *actually* drawn from, in
+        order; None when every position is one-hot (a greedy head or a lookup), which is then what
+        the law uses.
     support: [S] int32, the vocabulary ids of the columns of `probs`; None when S is the whole
         vocabulary in order. Outside the support q is zero.
+    sampled: the positions that the rows of `probs` belong to, ascending; every other position is
+        one-hot. None where all K have a row.
     """
 
     token_ids: mx.array
     probs: mx.array | None = None
     support: mx.array | None = None
+    sampled: tuple[int, ...] | None = None
 
     def __len__(self) -> int:
         return int(self.token_ids.shape[0])
@@ -66,15 +70,17 @@ class Uniforms:
     accept: [K] float32, one test per draft position.
     choose: [K + 1, 2] float32, the draw at each position if it turns out to be recovered or
         bonus: the first number picks a segment of the vocabulary, the second a token within it.
+    noise: [K + 1, 2] uint32, the key of each position's noise; only the coupled law needs it.
     """
 
     accept: mx.array
     choose: mx.array
+    noise: mx.array | None = None
 
 
-DrawDraft = Callable[[mx.array, int], tuple[mx.array, mx.array | None]]
+DrawDraft = Callable[[mx.array, int], tuple[mx.array, mx.array | None] | None]
 """(draft logits [1, S], index in the draft) -> the column drawn [1] int32, and the q [1, S] it was
-drawn from, None where q is one-hot."""
+drawn from, None where q is one-hot. None in place of both ends the draft before this token."""
 
 
 class LayerCache(Protocol):
@@ -127,6 +133,10 @@ class Drafter(Protocol):
     """Whatever proposes tokens. Its state follows the target's committed tokens."""
 
     @property
+    def support(self) -> mx.array | None:
+        """The vocabulary ids [S] of the columns of its logits; None is the whole in order."""
+
+    @property
     def num_rows(self) -> int:
         """Committed (hidden, next token) rows its state holds."""
 
@@ -138,7 +148,10 @@ class Drafter(Protocol):
         """Bytes of memory that its state holds."""
 
     def propose(self, rows: DraftInput, num_tokens: int, draw: DrawDraft) -> Draft:
-        """Take committed rows in and draft `num_tokens` tokens after the pending one."""
+        """Take committed rows in and draft tokens after the pending one.
+
+        `num_tokens` of them, or as many as `draw` gave before it ended the draft.
+        """
 
     def keep(self) -> None:
         """Forget everything proposed; committed rows stay."""

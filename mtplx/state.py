@@ -5,12 +5,15 @@ yet passed through the target. `token_ids` is the truth: whatever an interrupted
 cache lies behind it and is dropped by the next `begin`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from mtplx.speculation import Drafter, DraftInput, LayerCache, Target
+
+Progress = Callable[[int, int], None]
+"""(tokens of the prompt that are in the caches, tokens of the prompt)"""
 
 PREFILL_ROWS = 512  # rows of a prefill pass
 MAX_UNSEEN_ROWS = 64  # committed rows that may wait for a drafter that is not asked to draft
@@ -43,17 +46,23 @@ class DecodeState:
         drafter_bytes = self.drafter.num_bytes if self.drafter is not None else 0
         return sum(layer.num_bytes for layer in self.cache) + drafter_bytes
 
-    def begin(self, prompt_ids: Sequence[int], *, drafting: bool) -> int:
+    def begin(
+        self, prompt_ids: Sequence[int], *, drafting: bool, progress: Progress | None = None
+    ) -> int:
         """Bring the caches to all of the prompt but its last token, which is then pending.
 
         What they share with the prompt stays, and only the rest is passed. Returns how many
         tokens stayed. With `drafting` the drafter is fed along; where it fell behind because an
         earlier request went without, those tokens are passed again.
+        progress: called between two passes; what it raises ends the reading there, and the caches
+            hold what was passed.
         """
         self.num_begun += 1
         num_kept = self._go_back_to(prompt_ids, drafting=drafting and self.drafter is not None)
         rest = list(prompt_ids[num_kept:-1])
         for start in range(0, len(rest), PREFILL_ROWS):
+            if progress is not None and start > 0:
+                progress(num_kept + start, len(prompt_ids))
             chunk = rest[start : start + PREFILL_ROWS]
             hidden = self.target.normalise(self.target.forward(mx.array(chunk), self.cache))
             self.token_ids += chunk

@@ -10,6 +10,14 @@ from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
+class DraftCount:
+    """Tokens that were drafted in one manner, and how many of them were accepted."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
 class DecodeStats:
     """Counts and seconds of one request."""
 
@@ -21,6 +29,7 @@ class DecodeStats:
     num_host_reads: int = 0
     drafted: list[int] = field(default_factory=list)  # per draft position
     accepted: list[int] = field(default_factory=list)
+    sources: dict[str, DraftCount] = field(default_factory=dict)  # by who drafted: modes, "lookup"
     fallbacks: Counter[str] = field(default_factory=Counter)  # what did not go the usual way
     prefill_s: float = 0.0
     draft_s: float = 0.0
@@ -54,6 +63,17 @@ class DecodeStats:
         A token behind a rejected one counts as not accepted.
         """
         return [a / d for a, d in zip(self.accepted, self.drafted, strict=True)]
+
+    @property
+    def draft_mode(self) -> str | None:
+        """What most drafted tokens came from: a mode of the head, or "lookup"; None without any."""
+        by_tokens = sorted(self.sources, key=lambda name: self.sources[name].drafted)
+        return by_tokens[-1] if by_tokens else None
+
+    def count_source(self, name: str, num_drafted: int, num_accepted: int) -> None:
+        count = self.sources.setdefault(name, DraftCount())
+        count.drafted += num_drafted
+        count.accepted += num_accepted
 
     def count_draft(self, num_drafted: int, num_accepted: int) -> None:
         missing = num_drafted - len(self.drafted)

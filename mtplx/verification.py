@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 import mlx.core as mx
 
+from mtplx.coupled import verify_coupled
 from mtplx.sampling import draw
 from mtplx.speculation import Acceptance, Draft, Uniforms
 
@@ -35,14 +36,43 @@ def verify(p: mx.array, draft: Draft, uniforms: Uniforms) -> Acceptance:
     refused = num_accepted < num_draft
     row = mx.take(p, num_accepted, axis=0)  # [V]
     left = residual(row, *_proposal(draft, mx.minimum(num_accepted, num_draft - 1), refused))
-    underflow = mx.logical_and(refused, mx.logical_not(mx.sum(left) > 0))
-    chosen = draw(left + underflow * row, mx.take(uniforms.choose, num_accepted, axis=0))
-    token_ids = mx.concatenate([draft.token_ids, chosen[None]])
-    token_ids = mx.where(mx.arange(num_draft + 1) == num_accepted, chosen, token_ids)
-    return Acceptance(num_accepted, token_ids.astype(mx.int32), underflow.astype(mx.int32))
+    return _completed(draft, uniforms, num_accepted, left, row)
 
 
-LAWS: Mapping[str, Law] = {"rejection": verify}
+def verify_block(p: mx.array, draft: Draft, uniforms: Uniforms) -> Acceptance:
+    """Keep the longest prefix of the draft that passes a test of its own.
+
+    Never fewer tokens than `verify` in expectation, and as many where a draft has one position or
+    is one-hot throughout, which `verify` then decides. Shapes are those of `verify`. Block
+    verification of Sun et al., arXiv 2403.10444, algorithm 2: with P_0 = 1,
+    P_i = min(1, P_{i-1} p(x_i) / q(x_i)) and S_i the mass of the positive part of
+    P_i p_{i+1} - q_{i+1}, prefix i passes with probability S_i / (S_i + 1 - P_i), the whole draft
+    with P_K. What follows prefix i is drawn from that positive part, after the whole from p.
+    """
+    num_draft = len(draft)
+    if num_draft < 2 or draft.probs is None:
+        return verify(p, draft, uniforms)
+    p_drawn = mx.take_along_axis(p[:-1], draft.token_ids[:, None], axis=-1)[:, 0]  # [K]
+    q_drawn = _drawn_probs(draft, p.shape[-1])
+    carried = [mx.ones_like(p_drawn[0])]
+    for i in range(num_draft - 1):
+        carried.append(_carried(carried[i] * p_drawn[i], q_drawn[i]))
+    weights = mx.stack(carried)  # [K], P_0 .. P_{K-1}
+    left = residual(weights[:, None] * p[:-1], *_columns(draft))  # [K, V]
+    mass = mx.sum(left, axis=-1)  # [K], S_0 .. S_{K-1}
+    passing = mx.concatenate([mass[1:], weights[-1:] * p_drawn[-1:]])
+    whole = mx.concatenate([mass[1:] + (1 - weights[1:]), q_drawn[-1:]])
+    passed = accepts(uniforms.accept, passing, whole)
+    num_accepted = mx.max(mx.arange(1, num_draft + 1) * passed)
+    left = mx.take(mx.concatenate([left, p[-1:]]), num_accepted, axis=0)
+    return _completed(draft, uniforms, num_accepted, left, mx.take(p, num_accepted, axis=0))
+
+
+LAWS: Mapping[str, Law] = {
+    "block": verify_block,
+    "rejection": verify,
+    "coupled": verify_coupled,
+}
 
 
 def accepts(uniform: mx.array, p: mx.array, q: mx.array) -> mx.array:
@@ -55,29 +85,74 @@ def accepts(uniform: mx.array, p: mx.array, q: mx.array) -> mx.array:
 
 
 def residual(p: mx.array, support: mx.array | None, q: mx.array) -> mx.array:
-    """The positive part of p - q, [V]: what a refused token is replaced from, not normalised.
+    """The positive part of p - q, [..., V]: what a refused token is replaced from, not normalised.
 
-    q: [S] over the ids `support` [S], and 0 elsewhere; [V] where support is None.
+    q: [..., S] over the ids `support` [S], added up where an id repeats, and 0 elsewhere; [..., V]
+    where support is None.
     """
-    difference = p - q if support is None else p.at[support].subtract(q)
+    difference = p - q if support is None else p.at[..., support].subtract(q)
     return mx.maximum(difference, 0)
+
+
+def _carried(p: mx.array, q: mx.array) -> mx.array:
+    """min(1, p / q), without dividing where that could overflow; 0 where both are 0."""
+    return mx.where(q > p, p / mx.where(q > p, q, 1), p > 0)
+
+
+def _completed(
+    draft: Draft, uniforms: Uniforms, num_accepted: mx.array, left: mx.array, row: mx.array
+) -> Acceptance:
+    """The accepted prefix and a token drawn from `left` [V], or from p `row` [V] if it is empty."""
+    refused = num_accepted < len(draft)
+    underflow = mx.logical_and(refused, mx.logical_not(mx.sum(left) > 0))
+    chosen = draw(left + underflow * row, mx.take(uniforms.choose, num_accepted, axis=0))
+    token_ids = mx.concatenate([draft.token_ids, chosen[None]])
+    token_ids = mx.where(mx.arange(len(draft) + 1) == num_accepted, chosen, token_ids)
+    return Acceptance(
+        num_accepted.astype(mx.int32), token_ids.astype(mx.int32), underflow.astype(mx.int32)
+    )
 
 
 def _drawn_probs(draft: Draft, vocab_size: int) -> mx.array:
     """The q of each drafted token, [K], or [] for the 1 of a one-hot draft."""
     if draft.probs is None:
         return mx.array(1.0)
-    columns = draft.token_ids
+    sampled = _sampled(draft)
+    columns = draft.token_ids if len(sampled) == len(draft) else draft.token_ids[mx.array(sampled)]
     if draft.support is not None:
         order = mx.arange(draft.support.shape[0], dtype=mx.int32)
         column_of = mx.zeros(vocab_size, dtype=mx.int32)
         column_of = mx.put_along_axis(column_of, draft.support, order, axis=0)
         columns = mx.take(column_of, columns)
-    return mx.take_along_axis(draft.probs, columns[:, None], axis=-1)[:, 0]
+    drawn = mx.take_along_axis(draft.probs, columns[:, None], axis=-1)[:, 0]
+    if len(sampled) == len(draft):
+        return drawn
+    return mx.put_along_axis(mx.ones(len(draft), drawn.dtype), mx.array(sampled), drawn, axis=0)
 
 
 def _proposal(draft: Draft, index: mx.array, refused: mx.array) -> tuple[mx.array | None, mx.array]:
     """The q that token `index` was drawn from, as (support, probabilities); 0 unless refused."""
+    support, q = _columns(draft)
+    return support, mx.take(q, index, axis=0) * refused
+
+
+def _columns(draft: Draft) -> tuple[mx.array | None, mx.array]:
+    """The q of all positions, [K, S], and the ids of its columns, which may repeat and add up."""
+    num_draft = len(draft)
     if draft.probs is None:
-        return mx.take(draft.token_ids, index)[None], refused[None].astype(mx.float32)
-    return draft.support, mx.take(draft.probs, index, axis=0) * refused
+        return draft.token_ids, mx.eye(num_draft)
+    sampled = _sampled(draft)
+    if len(sampled) == num_draft:
+        return draft.support, draft.probs
+    one_hot = [i for i in range(num_draft) if i not in sampled]
+    rows = [sampled.index(i) if i in sampled else len(sampled) for i in range(num_draft)]
+    q = mx.take(mx.pad(draft.probs, [(0, 1), (0, 0)]), mx.array(rows), axis=0)  # 0 where one-hot
+    support = mx.arange(q.shape[-1]) if draft.support is None else draft.support
+    columns = mx.array(one_hot)
+    ids = mx.concatenate([support.astype(mx.int32), mx.take(draft.token_ids, columns)])
+    return ids, mx.concatenate([q, mx.take(mx.eye(num_draft, dtype=q.dtype), columns, axis=1)], 1)
+
+
+def _sampled(draft: Draft) -> tuple[int, ...]:
+    """The positions that have a row in draft.probs."""
+    return tuple(range(len(draft))) if draft.sampled is None else draft.sampled

@@ -13,10 +13,11 @@ import pytest
 
 import mtplx
 from mtplx.cache import AttentionCache
-from mtplx.decode import Emission, NotFiniteError
+from mtplx.decode import Emission
 from mtplx.depth import DepthPolicy
 from mtplx.errors import UsageError
 from mtplx.models.head import HeadDrafter, make_shortlist, widen
+from mtplx.rounds import NotFiniteError
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
 from tests.tiny import (

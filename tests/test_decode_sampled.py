@@ -10,15 +10,18 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
-from mtplx import decode, sampling, verification
+from mtplx import drafting, verification
+from mtplx.draft_options import DraftOptions
 from mtplx.models.llama import LlamaTarget
 from mtplx.params import SamplingParams
 from mtplx.rng import fresh_seed, round_uniforms
 from mtplx.sampling import History, draw, warp
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
+from mtplx.warps import filters
 from tests.tiny import (
     DIMS,
+    HEAD_ALONE,
     ScriptedDrafter,
     WatchedTarget,
     assert_holds,
@@ -128,7 +131,7 @@ def test_a_filter_that_keeps_most_of_a_vocabulary_is_exact_and_counted(depth: in
 
         stats, always = DecodeStats(), DecodeStats()
         text = reply(stats)
-        with patch.object(sampling, "_NUM_CANDIDATES", WIDE.vocab_size):
+        with patch.object(filters, "_NUM_CANDIDATES", WIDE.vocab_size):
             assert reply(always) == text
         assert always.fallbacks[FULL_SORT] == 0
         assert stats.num_host_reads == stats.num_rounds + stats.fallbacks[FULL_SORT]
@@ -139,7 +142,7 @@ def test_a_filter_that_keeps_most_of_a_vocabulary_is_exact_and_counted(depth: in
 SMALL = replace(
     DIMS, hidden_size=16, num_layers=1, num_heads=2, num_kv_heads=1, mlp_size=16, vocab_size=8
 )
-SMALL_PROMPT = [1, 5, 2]
+SMALL_PROMPT = [1, 5, 2, 6, 1, 5, 2]  # recurs, so that it can be looked up
 SHORT = SamplingParams(temperature=0.8, max_tokens=3)
 MARGINS = ((1, 2), (0, 2), (0, 1), (2,), (0,), ())  # what is summed away: single tokens, pairs, all
 Counts = NDArray[np.float64]
@@ -159,12 +162,19 @@ def joint_law(target: LlamaTarget) -> Counts:
     return first[:, None, None] * second[:, :, None] * third
 
 
-def decoded(target: LlamaTarget, num_texts: int, factor: float = 1.0) -> Counts:
+def decoded(
+    target: LlamaTarget,
+    num_texts: int,
+    factor: float = 1.0,
+    draft: DraftOptions = HEAD_ALONE,
+    law: str = "block",
+) -> Counts:
     """[V, V, V], how often each text of three tokens came, drafted two deep."""
     head = scaled_head(tiny_head(5, SMALL), factor)
     state, counts = DecodeState(target, head_drafter(target, head)), np.zeros((8, 8, 8))
     for seed in range(num_texts):
-        text = finish(start(state, SMALL_PROMPT, SHORT, depth=2, seed=seed))
+        params = replace(SHORT, law=law)
+        text = finish(start(state, SMALL_PROMPT, params, depth=2, seed=seed, draft=draft))
         counts[tuple(text)] += 1
     return counts
 
@@ -188,10 +198,20 @@ def least_p_value(counts: Counts, law: Counts) -> float:
 
 
 @pytest.mark.slow
-def test_drafting_keeps_the_joint_law_of_the_first_tokens() -> None:
+@pytest.mark.parametrize(
+    ("law", "draft"),
+    [
+        ("block", HEAD_ALONE),
+        ("rejection", DraftOptions(stop=0.35)),
+        ("block", DraftOptions("sampled", temperature=2.0, stop=0.2)),
+        ("coupled", DraftOptions("lookup")),
+    ],
+)
+def test_drafting_keeps_the_joint_law_of_the_first_tokens(law: str, draft: DraftOptions) -> None:
     """Real decodes against exact enumeration, up to chance of less than 1e-9."""
     target = tiny_target(3, SMALL)
-    assert least_p_value(decoded(target, 1000), joint_law(target)) > 1e-9 / len(MARGINS)
+    counts = decoded(target, 600, draft=draft, law=law)
+    assert least_p_value(counts, joint_law(target)) > 1e-9 / len(MARGINS)
 
 
 @pytest.mark.slow
@@ -215,7 +235,7 @@ def accept_number(seed: int, position: int, step: int) -> mx.array:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "name", "mutant"),
-    [(verification, "residual", draws_from_p), (decode, "draft_uniforms", accept_number)],
+    [(verification, "residual", draws_from_p), (drafting, "draft_uniforms", accept_number)],
 )
 def test_a_wrong_law_would_be_seen(
     module: object, name: str, mutant: Callable[..., mx.array]

@@ -36,3 +36,14 @@ def test_acceptance_is_counted_by_place_in_the_draft() -> None:
     assert stats.drafted == [4, 3, 1]
     assert stats.accepted == [3, 1, 0]
     assert stats.acceptance_per_position == [3 / 4, 1 / 3, 0]
+
+
+def test_what_most_drafted_tokens_came_from_is_the_mode() -> None:
+    """Tokens count, not rounds; without any there is no mode."""
+    stats = DecodeStats()
+    assert stats.draft_mode is None
+    for name, num_drafted, num_accepted in (("greedy", 1, 1), ("greedy", 1, 0), ("lookup", 4, 3)):
+        stats.count_source(name, num_drafted, num_accepted)
+    assert stats.draft_mode == "lookup"
+    assert (stats.sources["greedy"].drafted, stats.sources["greedy"].accepted) == (2, 1)
+    assert (stats.sources["lookup"].drafted, stats.sources["lookup"].accepted) == (4, 3)

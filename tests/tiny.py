@@ -11,6 +11,7 @@ from mtplx.blas import serving
 from mtplx.cache import AttentionCache
 from mtplx.decode import Emission, decode
 from mtplx.depth import DepthPolicy, fixed_depth
+from mtplx.draft_options import DraftOptions
 from mtplx.models.head import HeadDrafter, HeadWeights, Shortlist, make_shortlist
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 from mtplx.models.matrix import DenseMatrix
@@ -32,6 +33,7 @@ DIMS = LlamaDims(
     norm_eps=1e-5,
 )
 GREEDY = SamplingParams(temperature=0.0, max_tokens=14)
+HEAD_ALONE = DraftOptions(stop=0, lookup=False)
 
 
 def random_matrix(rng: np.random.Generator, rows: int, columns: int) -> DenseMatrix:
@@ -85,24 +87,25 @@ def tiny_head(seed: int = 0, dims: LlamaDims = DIMS, num_blocks: int = 1) -> Hea
     return head
 
 
+def scaled_block(block: LlamaBlock, factor: float) -> LlamaBlock:
+    """The block with every weight multiplied."""
+    return LlamaBlock(
+        attention_norm=block.attention_norm * factor,
+        qkv=DenseMatrix(block.qkv.arrays()[0] * factor),
+        output=DenseMatrix(block.output.arrays()[0] * factor),
+        mlp_norm=block.mlp_norm * factor,
+        gate_up=DenseMatrix(block.gate_up.arrays()[0] * factor),
+        down=DenseMatrix(block.down.arrays()[0] * factor),
+    )
+
+
 def scaled_head(head: HeadWeights, factor: float) -> HeadWeights:
     """The head with every weight multiplied: 0 makes it say nothing, NaN makes it broken."""
-
-    def scaled(block: LlamaBlock) -> LlamaBlock:
-        return LlamaBlock(
-            attention_norm=block.attention_norm * factor,
-            qkv=DenseMatrix(block.qkv.arrays()[0] * factor),
-            output=DenseMatrix(block.output.arrays()[0] * factor),
-            mlp_norm=block.mlp_norm * factor,
-            gate_up=DenseMatrix(block.gate_up.arrays()[0] * factor),
-            down=DenseMatrix(block.down.arrays()[0] * factor),
-        )
-
     return HeadWeights(
         enorm=head.enorm * factor,
         hnorm=head.hnorm * factor,
         eh_proj=DenseMatrix(head.eh_proj.arrays()[0] * factor),
-        blocks=tuple(scaled(block) for block in head.blocks),
+        blocks=tuple(scaled_block(block, factor) for block in head.blocks),
         norm=head.norm * factor,
     )
 
@@ -184,6 +187,7 @@ def start(
     drafting: bool = True,
     stop_ids: Sequence[int] = (),
     stats: DecodeStats | None = None,
+    draft: DraftOptions = HEAD_ALONE,
 ) -> Generator[Emission, None, None]:
     """A decode that has not begun."""
     rounds = decode(
@@ -195,6 +199,7 @@ def start(
         drafting=drafting,
         stop_ids=frozenset(stop_ids),
         stats=stats if stats is not None else DecodeStats(),
+        draft=draft,
     )
     return cast("Generator[Emission, None, None]", rounds)
 

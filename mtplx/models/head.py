@@ -111,6 +111,10 @@ class HeadDrafter:
         self.cache = [AttentionCache(f"mtp.layers.{i}.attn") for i in range(len(head.blocks))]
         self.num_rows = 0
 
+    @property
+    def support(self) -> mx.array:
+        return self.shortlist.ids
+
     def _run(self, token_ids: mx.array, hidden: mx.array) -> mx.array:
         embedding = self.target.embedding.rows(token_ids)
         return run_head(self.target.dims, self.head, embedding, hidden, self.cache)
@@ -126,7 +130,10 @@ class HeadDrafter:
         self.num_rows = self.cache[0].offset
         drawn, probs = [], []
         for i in range(num_tokens):
-            column, q = draw(self.shortlist.logits(g), i)
+            choice = draw(self.shortlist.logits(g), i)
+            if choice is None:
+                break
+            column, q = choice
             token_id = self.shortlist.ids[column]
             drawn.append(token_id)
             probs.append(q)
@@ -134,7 +141,7 @@ class HeadDrafter:
                 g = self._run(token_id, g)
         sampled = [q for q in probs if q is not None]
         return Draft(
-            token_ids=mx.concatenate(drawn),
+            token_ids=mx.concatenate(drawn) if drawn else mx.zeros(0, dtype=mx.int32),
             probs=mx.concatenate(sampled) if sampled else None,
             support=self.shortlist.ids if sampled else None,
         )

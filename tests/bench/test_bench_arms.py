@@ -47,13 +47,14 @@ def test_every_prompt_has_a_seed_of_its_own(tiny_model: LoadedModel) -> None:
 def test_drafting_gives_the_greedy_tokens_of_plain_decoding(
     tiny_model: LoadedModel, depth: int
 ) -> None:
-    """At temperature 0 the arms answer alike."""
+    """At temperature 0 the arms answer alike, and none drafts further than its depth."""
     case = case_of(tiny_model)
     plain, drafted = (
         arm.answer(case, PARAMS) for arm in make_arms(tiny_model, (0, depth), mlx_lm=False)
     )
     assert same_greedy(tiny_model.target, case.token_ids, plain.token_ids, drafted.token_ids)
-    assert (len(plain.drafted), len(drafted.drafted)) == (0, depth)
+    assert plain.drafted == ()
+    assert 0 < len(drafted.drafted) <= depth
 
 
 def test_plain_decoding_takes_a_round_for_each_token(tiny_model: LoadedModel) -> None:
