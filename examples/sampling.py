@@ -1,4 +1,4 @@
-"""Choose how tokens are drawn: temperature, filters, penalties, seeds and where to stop."""
+"""Choose how tokens are drawn: temperature, filters, penalties, seeds, samples, where to stop."""
 
 from mtplx import SamplingParams, generate, load
 
@@ -12,6 +12,14 @@ other = generate(model, prompt, params, seed=8)  # single fields on top of `para
 print(f"seed 7: {first.text!r}")
 print(f"seed 7: {again.text!r}")
 print(f"seed 8: {other.text!r}")
+
+for sample in generate(model, prompt, params, n=3):  # the prompt is read once
+    print(f"seed {sample.seed}: {sample.text!r}")
+
+scored = generate(model, "Name a color.", temperature=0, max_tokens=2, logprobs=3)
+for token in scored.logprobs:
+    others = ", ".join(f"{other.text!r} {other.logprob:.2f}" for other in token.top)
+    print(f"{token.text!r} out of {others}")
 
 listed = generate(
     model,

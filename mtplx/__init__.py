@@ -12,19 +12,29 @@ from typing import TYPE_CHECKING, Any
 from mtplx.errors import MtplxError
 
 if TYPE_CHECKING:
+    from mtplx.draft_options import DraftOptions
     from mtplx.generate import generate, stream
     from mtplx.loading.load import load
     from mtplx.sampling import SamplingParams
 
     __version__: str
 
-__all__ = ["MtplxError", "SamplingParams", "__version__", "generate", "load", "stream"]
+__all__ = [
+    "DraftOptions",
+    "MtplxError",
+    "SamplingParams",
+    "__version__",
+    "generate",
+    "load",
+    "stream",
+]
 
 _HOMES = {
     "generate": "mtplx.generate",
     "stream": "mtplx.generate",
     "load": "mtplx.loading.load",
     "SamplingParams": "mtplx.sampling",
+    "DraftOptions": "mtplx.draft_options",
 }
 
 
