@@ -1,9 +1,11 @@
 """The root of the command line: what verbs there are, and what becomes of errors.
 
 A verb is the function VERB in `mtplx.cli.VERB` (a hyphen is an underscore there), which is imported
-when the verb is called. Its docstring begins with the help line below.
+when the verb is called. Its docstring begins with the help line below. Where that module has
+SUBVERBS, a table of functions, the verb is a group of them and its function only documents it.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -11,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from mtplx.cli.examples import epilog, exit_code_epilog
 from mtplx.cli.output import abandon_stdout, complain, flush, is_terminal, notice, prepare_stdout
 from mtplx.errors import MtplxError
 
@@ -20,10 +23,20 @@ VERBS = {
     "demo": "Answer two prompts with drafting off and on, with the figures.",
     "bench": "Measure plain decoding and each draft depth on this machine.",
     "inspect": "Say what a checkpoint holds and what memory it needs.",
+    "models": "List the models on this machine, fetch them, remove them.",
+    "config": "Show and change settings, and say where each value comes from.",
     "doctor": "Look for what keeps MTPLX from running, or from running fast.",
     "train-head": "Train an MTP head for a model that has none.",
 }
-WITHOUT_MODEL = ("inspect", "doctor")  # verbs that need no word about a slow BLAS
+WITHOUT_MODEL = (
+    "inspect",
+    "models",
+    "config",
+    "doctor",
+)  # verbs that need no word about a slow BLAS
+
+
+COMPLETION = "_MTPLX_COMPLETE"  # how Typer's completion scripts ask
 
 
 class Verb(TyperCommand):
@@ -33,23 +46,34 @@ class Verb(TyperCommand):
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
     ) -> Any:
         assert self.name is not None
-        context = verb_command(self.name).make_context(info_name, args, parent, **extra)
-        _choose_blas(parent.params["blas"], self.name)
+        command = verb_command(self.name)
+        if isinstance(command, TyperGroup) and not args and not extra:
+            args = ["--help"]
+        context = command.make_context(info_name, args, parent, **extra)
+        if not extra.get("resilient_parsing"):  # a shell that completes a line computes nothing
+            _choose_blas(parent.params["blas"], self.name)
         return context
 
 
 app = typer.Typer(
-    add_completion=False,
     rich_markup_mode=None,
+    epilog=exit_code_epilog(),
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
 def verb_command(name: str) -> Any:
     """The command behind a verb's name, imported."""
-    name = name.replace("-", "_")
-    verb = typer.Typer(add_completion=False, rich_markup_mode=None)
-    verb.command()(getattr(import_module(f"mtplx.cli.{name}"), name))
+    module = import_module(f"mtplx.cli.{name.replace('-', '_')}")
+    documented = getattr(module, name.replace("-", "_"))
+    verb = typer.Typer(add_completion=False, rich_markup_mode=None, epilog=epilog(name))
+    subverbs = getattr(module, "SUBVERBS", None)
+    if subverbs is None:
+        verb.command(epilog=epilog(name))(documented)
+        return typer.main.get_command(verb)
+    verb.callback()(documented)
+    for subverb, function in subverbs.items():
+        verb.command(subverb, epilog=epilog(f"{name} {subverb}"))(function)
     return typer.main.get_command(verb)
 
 
@@ -66,6 +90,8 @@ def run(arguments: list[str]) -> int:
     """Run a command line and give its exit code."""
     prepare_stdout()
     try:
+        if COMPLETION in os.environ:  # a shell asks how a line can go on
+            root_command().main(prog_name="mtplx")
         code = _invoke(root_command(), arguments)
         flush()
         return code

@@ -16,7 +16,8 @@ def figures(result: "Result") -> str:
     if result.depth:
         accepted = " ".join(f"{share:.2f}" for share in result.acceptance_per_position)
         parts.append(
-            f"depth {result.depth}: {result.acceptance_length:.2f} tokens per round"
+            f"depth {result.depth}, {result.draft_mode or 'nothing drafted'}: "
+            f"{result.acceptance_length:.2f} tokens per round"
             + (f", accepted {accepted}" if accepted else "")
         )
     else:

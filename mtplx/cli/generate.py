@@ -1,6 +1,9 @@
 """`mtplx generate`: one prompt, one reply."""
 
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,9 +14,10 @@ from mtplx.cli.options import Request, takes_request
 from mtplx.cli.output import is_terminal, notice, write, write_json
 from mtplx.cli.standard_input import read_prompt
 from mtplx.errors import UsageError
+from mtplx.params import SamplingParams
 
 if TYPE_CHECKING:
-    from mtplx.generate import Result
+    from mtplx.generate import Result, TextEvent
     from mtplx.loading.load import LoadedModel
 
 
@@ -32,8 +36,26 @@ def generate(
         bool, typer.Option("--raw", help="Continue the text as it is, without a chat template.")
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object when the reply is whole.")
+        bool, typer.Option("--json", help="Print one JSON object when a reply is whole, on a line.")
     ] = False,
+    n: Annotated[
+        int, typer.Option("--n", metavar="N", help="So many independent replies, one by one.")
+    ] = 1,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="K",
+            help="With --json: the log-probability of each token and of the K likeliest there.",
+            show_default="none",
+        ),
+    ] = None,
+    logprobs_of: Annotated[
+        str,
+        typer.Option(
+            metavar="WHOSE",
+            help="The model's own (model), or after temperature, filters and the like (sampling).",
+        ),
+    ] = "model",
     stats: Annotated[
         bool | None,
         typer.Option(
@@ -47,43 +69,69 @@ def generate(
 
     The text is printed as it comes: in a terminal made safe to look at, else exactly as it is.
     """
-    _check(request, raw)
+    params = replace(request.params(), logprobs=logprobs, logprobs_of=logprobs_of)
+    _check(request, params, raw=raw, json=json, n=n)
     text = read_prompt(prompt, keep_end=raw)
-    model = load_model(request.model, request.head)
-    result = _reply(model, request, text, raw=raw, quiet=json)
-    if json:
-        write_json(result.to_json())
-    if request.depth is None and model.no_head_reason:
+    model, request, settled = _opened(request, raw=raw)
+    params = replace(settled, logprobs=logprobs, logprobs_of=logprobs_of)
+    shows_stats = stats if stats is not None else is_terminal(sys.stderr)
+    for place, events in enumerate(_replies(model, request, params, text, raw=raw, n=n), 1):
+        if n > 1 and not json:
+            notice(f"Reply {place} of {n}:")
+        result = _reply(events, quiet=json, ends_line=n > 1)
+        if json:
+            write_json(result.to_json())
+        if shows_stats:
+            notice(figures(result))
+    if request.depth is None and model.no_head_reason and request.drafts().uses_head:
         notice(f"No drafting: {model.no_head_reason}")
-    if stats if stats is not None else is_terminal(sys.stderr):
-        notice(figures(result))
 
 
-def _check(request: Request, raw: bool) -> None:
+def _check(request: Request, params: SamplingParams, *, raw: bool, json: bool, n: int) -> None:
     """Refuse what cannot be meant before anything is read or loaded."""
-    request.params()
+    request.drafts()
+    params.check_samples(n)
+    if params.logprobs is not None and not json:
+        raise UsageError("--logprobs shows only in JSON. Add --json.")
     if raw and request.system:
         raise UsageError("--raw leaves out the chat template, and with it --system. Choose one.")
 
 
-def _reply(
-    model: "LoadedModel", request: Request, text: str, *, raw: bool, quiet: bool
-) -> "Result":
-    from mtplx.generate import stream
+def _opened(request: Request, *, raw: bool) -> "tuple[LoadedModel, Request, SamplingParams]":
+    """The model, and the request with what the settings file and the model's makers say."""
+    from mtplx.cli.effective import effective_settings
 
-    events = stream(
+    import_module("mlx.core")  # where that fails, it does before anything is fetched
+    effective = effective_settings(request.model, request)
+    model = load_model(request.model, effective.head)
+    depth = effective.depth(can_draft=model.can_draft or not request.drafts().uses_head)
+    system = None if raw else effective.system
+    return model, replace(request, system=system, depth=depth), effective.params
+
+
+def _replies(
+    model: "LoadedModel", request: Request, params: SamplingParams, text: str, *, raw: bool, n: int
+) -> "Iterator[Iterator[TextEvent]]":
+    from mtplx.generate import stream_samples
+
+    return stream_samples(
         model,
         request.messages(text) if request.system else text,
-        request.params(),
+        params,
+        n=n,
         depth=request.depth,
+        draft=request.drafts(),
         raw=raw,
     )
+
+
+def _reply(events: "Iterator[TextEvent]", *, quiet: bool, ends_line: bool) -> "Result":
     result = None
     for event in events:
         if not quiet:
             write(event.text)
         result = event.result
     assert result is not None
-    if not quiet and is_terminal(sys.stdout):
+    if not quiet and (ends_line or is_terminal(sys.stdout)):
         write("\n")
     return result

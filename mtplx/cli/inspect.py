@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mtplx.cli.model import showing_progress
-from mtplx.cli.options import DEFAULT_MODEL, Head
+from mtplx.cli.choose import DEFAULT_MODEL, chosen_model, complete_model
+from mtplx.cli.model import find_model
+from mtplx.cli.options import Head
 from mtplx.cli.output import write, write_json
 from mtplx.errors import CheckpointError
 
@@ -31,7 +32,11 @@ class Loaded:
 def inspect(
     model: Annotated[
         str,
-        typer.Argument(help="A GGUF file, a folder of safetensors, a Hugging Face id or an alias."),
+        typer.Argument(
+            help="A GGUF file, a folder of safetensors, a Hugging Face id or an alias.",
+            callback=chosen_model,
+            autocompletion=complete_model,
+        ),
     ] = DEFAULT_MODEL,
     head: Head = None,
     load: Annotated[
@@ -44,10 +49,8 @@ def inspect(
     import mlx.core as mx
 
     from mtplx.loading.describe import describe
-    from mtplx.loading.resolve import resolve
 
-    with showing_progress() as progress:
-        path = resolve(model, progress=progress)
+    path = find_model(model)
     description = describe(path, head=head, packed=mx.metal.is_available())
     loaded, failure = None, None
     if load:

@@ -12,16 +12,52 @@ from mtplx.cli.output import is_terminal, notice
 if TYPE_CHECKING:
     import rich.progress
 
+    from mtplx.config import Config
     from mtplx.loading.load import LoadedModel
-    from mtplx.loading.sources import Progress
+    from mtplx.loading.progress import Progress
+    from mtplx.loading.resolve import Places
 
 
-def load_model(model: str, head: Path | None = None) -> "LoadedModel":
-    """`mtplx.load` with a progress bar."""
+def load_model(
+    model: str, head: Path | None = None, progress: "Progress | None" = None
+) -> "LoadedModel":
+    """`mtplx.load` with the user's folders and aliases.
+
+    progress: told of a download; None shows a bar.
+    """
+    from mtplx.config import read_config
     from mtplx.loading.load import load
 
-    with showing_progress() as progress:
-        return load(model, head=head, progress=progress)
+    places = places_of(read_config())
+    if progress is not None:
+        return load(model, head=head, places=places, progress=progress)
+    with showing_progress() as bar:
+        loaded = load(model, head=head, places=places, progress=bar)
+    if loaded.context_note is not None:
+        notice(loaded.context_note)
+    return loaded
+
+
+def find_model(model: str, progress: "Progress | None" = None) -> Path:
+    """The files of a model, fetched if they are not on this machine.
+
+    progress: told of a download; None shows a bar.
+    """
+    from mtplx.config import read_config
+    from mtplx.loading.resolve import resolve
+
+    places = places_of(read_config())
+    if progress is not None:
+        return resolve(model, places=places, progress=progress)
+    with showing_progress() as bar:
+        return resolve(model, places=places, progress=bar)
+
+
+def places_of(config: "Config") -> "Places":
+    """Where the settings say that models are."""
+    from mtplx.loading.resolve import Places
+
+    return Places(config.folders, config.aliases)
 
 
 @contextmanager
@@ -94,5 +130,6 @@ class _Bar:
 _TEXTS = {
     "downloading": "Fetching the model, once",
     "unpacking": "Checking the model",
+    "checking": "Checking the model",
     "waiting": "Waiting for another process that fetches the model",
 }

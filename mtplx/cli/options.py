@@ -15,15 +15,14 @@ from typing import Annotated, Concatenate, ParamSpec, get_type_hints
 
 import typer
 
-from mtplx.errors import SamplingError
-from mtplx.params import SamplingParams
+from mtplx.cli.choose import DEFAULT_MODEL as DEFAULT_MODEL
+from mtplx.cli.choose import chosen_model, complete_model, is_given
+from mtplx.cli.sampling_options import SamplingOptions
+from mtplx.draft_options import DRAFT_MODES, DraftOptions
+from mtplx.params import LAW_NAMES, SamplingParams
 from mtplx.text.template import Message
 
-DEFAULT_MODEL = "smollm2"
-# For the default model: its publishers give 0.2 and 0.9. Facts and code suffer at 0.7 in a model of
-# this size, and verses repeat themselves at 0.2.
-DEFAULT_TEMPERATURE, DEFAULT_TOP_P = 0.3, 0.9
-SAMPLING = "Sampling"
+DRAFTING = "Drafting"
 _More = ParamSpec("_More")
 
 
@@ -44,6 +43,8 @@ Model = Annotated[
         "-m",
         metavar="MODEL",
         help="A GGUF file, a folder of safetensors, a Hugging Face id or an alias.",
+        callback=chosen_model,
+        autocompletion=complete_model,
     ),
 ]
 Head = Annotated[
@@ -62,8 +63,12 @@ Depth = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a command line asks of a model. The annotations are the options."""
+class Request(SamplingOptions):
+    """What a command line asks of a model. The annotations are the options.
+
+    given: which fields stand on the command line; the others are open to the settings file and to
+        what the model recommends.
+    """
 
     model: Model = DEFAULT_MODEL
     head: Head = None
@@ -71,7 +76,12 @@ class Request:
         str | None, typer.Option(metavar="TEXT", help="What the model is told beforehand.")
     ] = None
     max_tokens: Annotated[
-        int, typer.Option(metavar="N", help="End the reply after this many tokens.")
+        int,
+        typer.Option(
+            metavar="N",
+            help="End the reply after this many tokens.",
+            show_default="what the context leaves",
+        ),
     ] = 512
     stop: Annotated[
         list[str] | None,
@@ -81,92 +91,60 @@ class Request:
     law: Annotated[
         str,
         typer.Option(
-            metavar="LAW", help="How drafted tokens are accepted; none changes the distribution."
+            metavar="LAW",
+            help=f"How drafted tokens are accepted: {', '.join(LAW_NAMES)}. None changes the "
+            "distribution; with coupled a seed gives the same text at any depth.",
         ),
-    ] = "rejection"
-    temp: Annotated[
-        float,
+    ] = "block"
+    draft: Annotated[
+        str,
         typer.Option(
-            metavar="T", help="Temperature; 0 takes the likeliest token.", rich_help_panel=SAMPLING
+            metavar="MODE",
+            help=f"How drafts are made: {', '.join(DRAFT_MODES)}.",
+            rich_help_panel=DRAFTING,
         ),
-    ] = DEFAULT_TEMPERATURE
-    top_p: Annotated[
-        float,
+    ] = "auto"
+    draft_temp: Annotated[
+        float | None,
         typer.Option(
-            metavar="P",
-            help="Keep the likeliest tokens that hold this mass; 1 keeps all.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = DEFAULT_TOP_P
-    top_k: Annotated[
-        int,
-        typer.Option(
-            metavar="K", help="Keep the K likeliest tokens; 0 keeps all.", rich_help_panel=SAMPLING
-        ),
-    ] = 0
-    min_p: Annotated[
-        float,
-        typer.Option(
-            metavar="P",
-            help="Keep tokens at least this likely, relative to the likeliest.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = 0.0
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="The same seed gives the same text.",
-            rich_help_panel=SAMPLING,
-            show_default="a new one each time",
+            metavar="T",
+            help="Temperature of sampled drafts.",
+            rich_help_panel=DRAFTING,
+            show_default="0.85 of the text's",
         ),
     ] = None
-    repetition_penalty: Annotated[
-        float,
+    draft_stop: Annotated[
+        float | None,
         typer.Option(
-            metavar="X", help="Make seen tokens less likely; 1 is off.", rich_help_panel=SAMPLING
-        ),
-    ] = 1.0
-    presence_penalty: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="Subtract this from the logits of seen tokens; 0 is off.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = 0.0
-    frequency_penalty: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="Subtract this for each time a token was seen; 0 is off.",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = 0.0
-    logit_bias: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ID=X",
-            help="Add X to the logit of a token id, -inf forbids it; may be repeated.",
-            rich_help_panel=SAMPLING,
+            metavar="P",
+            help="End a draft before a token less likely than this to be accepted; 0 never does.",
+            rich_help_panel=DRAFTING,
+            show_default="0.1 on a CPU, 0 on a GPU",
         ),
     ] = None
+    lookup: Annotated[
+        bool,
+        typer.Option(
+            "--lookup/--no-lookup",
+            help="Draft what followed when the last tokens stood in the text before.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = True
+    given: frozenset[str] = frozenset()
 
     def params(self) -> SamplingParams:
         """Raises SamplingError, naming the field, its value and what it may be."""
         return SamplingParams(
-            temperature=self.temp,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=dict(map(_bias, self.logit_bias or ())),
-            seed=self.seed,
+            **self.sampling(),
             max_tokens=self.max_tokens,
             stop=tuple(self.stop or ()),
             law=self.law,
+        )
+
+    def drafts(self) -> DraftOptions:
+        """Raises UsageError, naming the field, its value and what it may be."""
+        return DraftOptions(
+            mode=self.draft, temperature=self.draft_temp, stop=self.draft_stop, lookup=self.lookup
         )
 
     def messages(self, prompt: str) -> list[Message]:
@@ -177,14 +155,18 @@ class Request:
 
 def takes_request(verb: Callable[Concatenate[Request, _More], None]) -> Callable[..., None]:
     """The verb with an option for each field of Request in place of its first parameter."""
-    names = [field.name for field in fields(Request)]
+    options = [field for field in fields(Request) if field.name != "given"]
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+    takes_context = any(parameter.annotation is typer.Context for parameter in own)
 
     @functools.wraps(verb)
-    def with_options(**given: object) -> None:
-        wanted = {name: given.pop(name) for name in names}
-        verb(Request(**wanted), **given)  # type: ignore[arg-type, call-arg]  # Typer checked them
+    def with_options(context: typer.Context, **given: object) -> None:
+        wanted = {field.name: given.pop(field.name) for field in options}
+        named = frozenset(name for name in wanted if is_given(context, name))
+        more = {"context": context, **given} if takes_context else given
+        # Typer checked them.
+        verb(Request(**wanted, given=named), **more)  # type: ignore[arg-type, call-arg]
 
-    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     hints = get_type_hints(Request, include_extras=True)
     shared = [
         inspect.Parameter(
@@ -193,18 +175,11 @@ def takes_request(verb: Callable[Concatenate[Request, _More], None]) -> Callable
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=hints[field.name],
         )
-        for field in fields(Request)
+        for field in sorted(options, key=lambda f: f in fields(SamplingOptions))
     ]
     mine = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    if not takes_context:
+        place = inspect.Parameter.KEYWORD_ONLY
+        mine.append(inspect.Parameter("context", place, annotation=typer.Context))
     with_options.__signature__ = inspect.Signature([*mine, *shared])  # type: ignore[attr-defined]
     return with_options
-
-
-def _bias(text: str) -> tuple[int, float]:
-    token_id, equals, bias = text.partition("=")
-    try:
-        if equals:
-            return int(token_id), float(bias)
-    except ValueError:
-        pass
-    raise SamplingError(f"--logit-bias is {text!r}, but must be ID=NUMBER, such as 198=-inf.")

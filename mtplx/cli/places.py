@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from mtplx.cli.checks import Finding
@@ -14,8 +15,21 @@ def folder_findings() -> list[Finding]:
     """Cache, configuration and data: where, how large, and whether they can be written."""
     from mtplx.paths import cache_dir, config_dir, data_dir
 
-    places = {"cache": cache_dir(), "config": config_dir(), "data": data_dir()}
-    return [_folder(subject, path) for subject, path in places.items()]
+    places = {"cache": cache_dir, "config": config_dir, "data": data_dir}
+    return [*(_folder(subject, find) for subject, find in places.items()), *_settings_findings()]
+
+
+def _settings_findings() -> list[Finding]:
+    """Whether the settings file can be understood, where there is one."""
+    from mtplx.config import read_config
+
+    try:
+        config = read_config()
+    except MtplxError as error:
+        return [Finding("settings", str(error), "Mend it, or move it away.", broken=True)]
+    if config.path is None or not config.path.is_file():
+        return []
+    return [Finding("settings", str(config.path))]
 
 
 def model_findings() -> list[Finding]:
@@ -24,7 +38,10 @@ def model_findings() -> list[Finding]:
     from mtplx.loading.fetch import is_cached, verify
     from mtplx.paths import cache_dir
 
-    path = cache_dir() / "models" / SMOLLM2.file_name
+    try:
+        path = cache_dir() / "models" / SMOLLM2.file_name
+    except MtplxError:  # told with the folders
+        return []
     if is_cached():
         try:
             whole = verify(path)
@@ -42,15 +59,22 @@ def model_findings() -> list[Finding]:
     return [absent]
 
 
-def disk_finding() -> Finding:
+def disk_finding() -> Finding | None:
     """How much room is left where models go."""
     from mtplx.paths import cache_dir
 
-    place = _existing(cache_dir())
+    try:
+        place = _existing(cache_dir())
+    except MtplxError:
+        return None
     return Finding("disk", f"{shutil.disk_usage(place).free / 1e9:,.1f} GB free in {place}")
 
 
-def _folder(subject: str, path: Path) -> Finding:
+def _folder(subject: str, find: Callable[[], Path]) -> Finding:
+    try:
+        path = find()
+    except MtplxError as error:
+        return Finding(subject, str(error), "Set HOME to a folder of your own.")
     place = _existing(path)
     if not place.is_dir():
         return Finding(subject, f"{place} is not a folder", f"Move {place} away.", broken=True)

@@ -24,7 +24,7 @@ class Ran:
 def home(tmp_path: Path) -> dict[str, str]:
     """The environment of a user who has nothing yet and no network."""
     places = {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("CACHE", "CONFIG", "DATA")}
-    offline = {"PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
+    offline = {"PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "HF")}
     return {**os.environ, **places, **offline, "HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
 
 

@@ -81,7 +81,7 @@ def test_figures_are_told_when_asked_for(mtplx: Run, tiny: Path, tiny_head: Path
     told = mtplx(*asked, "--stats")
     assert mtplx(*asked).err == ""
     assert told.err.count("\n") == 1
-    assert "40 tokens at" in told.err
+    assert " tokens at " in told.err
     assert "tokens per round" in told.err
 
 
@@ -105,6 +105,33 @@ def test_a_terminal_is_never_steered(home: dict[str, str], tiny: Path) -> None:
             shown += chunk
     assert printable(text.decode()) != text.decode()
     assert shown.decode().replace("\r\n", "\n") == printable(text.decode()) + "\n"
+
+
+def test_replies_come_one_by_one(mtplx: Run, tiny: Path) -> None:
+    """With --n each reply is a line of JSON with the seed that gives it again alone, or a text that
+    ends with a line end."""
+    asked = (*ASK, "--model", tiny, "hello")
+    lines = mtplx(*asked, "--n", "3", "--json").out.splitlines()
+    first, second, _ = results = [json.loads(line) for line in lines]
+    assert first["seed"] == 3
+    alone = mtplx(*ASK, "--seed", second["seed"], "--model", tiny, "hello", "--json")
+    assert json.loads(alone.out)["token_ids"] == second["token_ids"] != first["token_ids"]
+    texts = mtplx(*asked, "--n", "3")
+    assert texts.out.decode() == "".join(result["text"] + "\n" for result in results)
+    assert "Reply 2 of 3:" in texts.err
+
+
+def test_log_probabilities_are_in_the_json(mtplx: Run, tiny: Path) -> None:
+    """One for each token with the likeliest ones there, and none without being asked."""
+    asked = (*ASK, "--model", tiny, "hello", "--json")
+    result = json.loads(mtplx(*asked, "--logprobs", "2", "--logprobs-of", "sampling").out)
+    assert [token["token_id"] for token in result["logprobs"]] == result["token_ids"]
+    for token in result["logprobs"]:
+        best = [other["logprob"] for other in token["top"]]
+        assert token["logprob"] <= best[0] <= 0
+        assert best == sorted(best, reverse=True)
+        assert len(best) == 2
+    assert "logprobs" not in json.loads(mtplx(*asked).out)
 
 
 def read_or_end(terminal: int) -> bytes:
