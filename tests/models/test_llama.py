@@ -7,7 +7,7 @@ import pytest
 from mtplx.blas import serving
 from mtplx.models.llama import LlamaDims, LlamaTarget
 from tests.foreign import hf_tensors, mlx_lm_llama, transformers_logits
-from tests.tiny import DIMS, random_prompt, same, tiny_target
+from tests.tiny import DIMS, close, random_prompt, same, tiny_target
 
 SHAPES = [
     DIMS,
@@ -38,10 +38,10 @@ def test_logits_are_those_of_transformers(dims: LlamaDims) -> None:
 
 @pytest.mark.parametrize("dims", SHAPES)
 def test_logits_are_those_of_mlx_lm(dims: LlamaDims) -> None:
-    """Products joined here and apart there give the same numbers."""
+    """Products joined here and apart there give the same numbers, to rounding."""
     target, prompt = tiny_target(dims=dims), random_prompt(40)
     expected = mlx_lm_llama(target)(mx.array(prompt)[None])[0]
-    assert same(logits_of(target, prompt, 40), expected)
+    assert close(logits_of(target, prompt, 40), expected)
 
 
 @pytest.mark.parametrize("passes", [(1,) * 40, (37, 1, 2), (5, 6, 7, 8, 14), (39, 1)])
