@@ -228,7 +228,7 @@ def test_what_a_worker_complains_of_is_shown(tiny_model: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("allowed", [20, 110])
+@pytest.mark.parametrize("allowed", [20, 60])
 def test_a_disk_that_fills_up_is_one_clear_line(
     uninterrupted: Path, tiny_model: Path, tmp_path: Path, allowed: int
 ) -> None:
