@@ -41,7 +41,8 @@ def encode_chat(
     known = {name: token for name, token in names.items() if token is not None}
     settings = {**known, **switches}
     specials = [token for token in tokenizer.special_tokens if token.strip()]
-    texts = [template, *(message.content for message in messages), *map(str, settings.values())]
+    said = [text for message in messages for text in (message.content, message.reasoning)]
+    texts = [template, *said, *map(str, settings.values())]
     stand_ins = _stand_ins(specials, "".join(texts))
 
     def render(shielded: Sequence[Message]) -> str:
@@ -71,7 +72,8 @@ def _render_shielded(
     messages in every case, a template that searches contents does not find them.
     """
     rendered = render(_replace_spelled(messages, spelled, stand_ins))
-    if all(stand_ins.keys().isdisjoint(message.content) for message in messages):
+    said = [message.content + message.reasoning for message in messages]
+    if all(stand_ins.keys().isdisjoint(text) for text in said):
         return rendered
     strict = render(_replace_characters(messages, stand_ins))
     return rendered if spelled.findall(rendered) == spelled.findall(strict) else strict
@@ -100,9 +102,16 @@ def _replace_spelled(
         start = len(match[0]) - len(match[0].lstrip())
         return match[0][:start] + stand_ins[match[0][start]] + match[0][start + 1 :]
 
-    return [replace(message, content=spelled.sub(broken, message.content)) for message in messages]
+    return _mapped(messages, lambda text: spelled.sub(broken, text))
 
 
 def _replace_characters(messages: Sequence[Message], stand_ins: dict[str, str]) -> list[Message]:
     table = str.maketrans(stand_ins)
-    return [replace(message, content=message.content.translate(table)) for message in messages]
+    return _mapped(messages, lambda text: text.translate(table))
+
+
+def _mapped(messages: Sequence[Message], change: Callable[[str], str]) -> list[Message]:
+    return [
+        replace(message, content=change(message.content), reasoning=change(message.reasoning))
+        for message in messages
+    ]

@@ -5,23 +5,33 @@ there is what published ones are written for: trimmed blocks, loop controls, `ra
 `strftime_now`, a `tojson` that leaves text readable, and `{% generation %}` blocks.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mtplx.errors import CheckpointError, UsageError
+from mtplx.text.tags import Part, template_tags
 
 if TYPE_CHECKING:
     import jinja2
 
+# How templates ask a message for what was thought.
+_REASONING_FIELD = re.compile(r"""[.'"](reasoning_content|reasoning|thinking)\b""")
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation. role: system, user, assistant or another the model knows."""
+    """One turn of a conversation.
+
+    role: system, user, assistant or another the model knows.
+    reasoning: what a model thought before it said the content, without tags.
+    """
 
     role: str
     content: str
+    reasoning: str = ""
 
 
 class _RefusedError(Exception):
@@ -37,13 +47,15 @@ def render_chat(
 ) -> str:
     """The text of a conversation as the model was taught to see it.
 
+    Reasoning is given to a template in the form that it reads: a field of the message, or in front
+    of the content between tags that it looks for. Others do not get it.
     add_generation_prompt: end with the opening of the assistant's turn.
     switches: further names the template may ask for, such as enable_thinking or bos_token. One it
         does not ask for changes nothing; `template_has` tells.
     Raises CheckpointError where the template is broken, UsageError where it refuses the messages.
     """
     compiled = _compiled(template)
-    turns = [{"role": message.role, "content": message.content} for message in messages]
+    turns = [_turn(message, template) for message in messages]
     try:
         return compiled.render(
             {**switches, "messages": turns, "add_generation_prompt": add_generation_prompt}
@@ -67,6 +79,19 @@ def template_has(template: str, name: str) -> bool:
 
     syntax = _compiled(template).environment.parse(template)
     return name in meta.find_undeclared_variables(syntax)
+
+
+def _turn(message: Message, template: str) -> dict[str, str]:
+    turn = {"role": message.role, "content": message.content}
+    if not message.reasoning:
+        return turn
+    if (field := _REASONING_FIELD.search(template)) is not None:
+        return {**turn, field[1]: message.reasoning}
+    tags = next((tags for tags in template_tags(template) if tags.part is Part.REASONING), None)
+    if tags is not None:
+        thought = f"{tags.opening}\n{message.reasoning}\n{tags.closing}\n\n"
+        turn["content"] = thought + message.content
+    return turn
 
 
 @lru_cache(maxsize=8)
