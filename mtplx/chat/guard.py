@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-_AS_USUAL = b"\x1b[?2004l\x1b[?25h\x1b[0m\r\n"  # no bracketed paste, cursor shown, not painted
+# No bracketed paste, cursor shown, not painted, all rows scroll and those below are empty.
+_AS_USUAL = b"\x1b[?2004l\x1b[?25h\x1b[0m\x1b7\x1b[r\x1b8\x1b[J\r\n"
 _IGNORED = ("SIGINT", "SIGQUIT", "SIGTSTP", "SIGTTOU", "SIGTTIN", "SIGHUP", "SIGTERM")
 
 

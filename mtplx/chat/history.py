@@ -7,6 +7,7 @@ from pathlib import Path
 
 from prompt_toolkit.history import FileHistory
 
+from mtplx.chat.entry import QUOTES
 from mtplx.errors import FileAccessError
 from mtplx.files import access_error
 from mtplx.paths import ensure_dir
@@ -16,13 +17,13 @@ class EntryHistory(FileHistory):
     """One file, to which each entry is appended in one piece, so that no crash can break it.
 
     problem: why it is not kept in the file, if so.
-    is_pasted: whether the entry about to be appended is no command whatever it begins with.
+    is_literal: whether the entry about to be appended is a message whatever it begins with.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self.problem: FileAccessError | None = None
-        self.is_pasted = False
+        self.is_literal = False
         try:
             ensure_dir(path.parent)
             self._append(b"")
@@ -35,9 +36,12 @@ class EntryHistory(FileHistory):
         return [] if self.problem else super().load_history_strings()
 
     def append_string(self, string: str) -> None:
-        # Brought back, it counts as typed: the second slash keeps it from being a command.
-        quoted = self.is_pasted and string.startswith("/") and "\n" not in string
-        super().append_string(f"/{string}" if quoted else string)
+        # Brought back, it counts as typed, and has to mean the same.
+        if self.is_literal and string.startswith(QUOTES):
+            string = f"{QUOTES}\n{string}\n{QUOTES}"
+        elif self.is_literal and string.startswith("/") and "\n" not in string:
+            string = f"/{string}"
+        super().append_string(string)
 
     def store_string(self, string: str) -> None:
         if self.problem:

@@ -50,6 +50,38 @@ class PlainRenderer:
         return "" if self._last == "\n" else "\n"
 
 
+class ThoughtRenderer:
+    """What a model thinks: set off by a bar, so that it is told apart without paint too.
+
+    width: None where no terminal shows it; then only each line's beginning is marked.
+    """
+
+    def __init__(self, theme: Theme, width: Callable[[], int] | None) -> None:
+        self._sgr = theme.dim
+        self._bar = "| " if width is None else "│ "
+        self._lines = Wrapper(width or (lambda: 1 << 30))
+        self._has_begun = False
+
+    def feed(self, text: str) -> str:
+        for part in re.findall(r"\n|[^\n]+", printable(text)):
+            if part == "\n":
+                self._begin()
+                self._lines.newline()
+                self._has_begun = False
+            else:
+                self._begin()
+                self._lines.text(part, self._sgr)
+        return self._lines.take()
+
+    def finish(self) -> str:
+        return self._lines.finish()
+
+    def _begin(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            self._lines.begin_line(self._bar, self._sgr, repeats=True)
+
+
 class MarkdownRenderer:
     """Markdown for a terminal of `width()` columns. How the text is cut into pieces is no matter.
 

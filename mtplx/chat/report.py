@@ -1,35 +1,57 @@
-"""What a conversation says about itself: the first line, the closing lines, the totals."""
+"""What a conversation says about itself: its first lines, the closing lines, the totals."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mtplx.chat.session import Conversation
-from mtplx.generate import Result
+from mtplx.text.template import Message
 
+if TYPE_CHECKING:
+    from mtplx.generate import Result
+
+NO_SWITCH = "This model's template has no switch for thinking."
+ALMOST_FULL = 0.9  # of the context, from which on the closing line speaks of it
 _MEGABYTE = 1e6
 
 
-def opening(conversation: Conversation, *, is_interactive: bool) -> list[str]:
-    """The model, whether and how it drafts, and why not."""
+def model_name(name: str) -> str:
+    """A model as people know it: of a path the last part."""
+    return Path(name).name if Path(name).exists() else name
+
+
+def opening(conversation: Conversation) -> list[str]:
+    """Whether and how the model drafts, and why not."""
     model = conversation.model
-    name = Path(model.name).name if Path(model.name).exists() else model.name
-    if not model.can_draft:
-        drafting = "MTP off, no head"
-    else:
-        drafting = f"MTP head, depth {conversation.depth}" if conversation.depth else "MTP off"
-    first = " · ".join([name, drafting, *(["/help"] if is_interactive else [])])
-    reason = model.no_head_reason
-    return [first] if reason is None else [first, reason[:1].upper() + reason[1:]]
+    told = [drafting(conversation)] if conversation.can_draft else []
+    is_told = conversation.settings.thinks is not None and conversation.thinking_switch is None
+    reasons = [model.no_head_reason, model.context_note, NO_SWITCH if is_told else None]
+    return [*told, *(_sentence(reason) for reason in reasons if reason is not None)]
 
 
-def closing(conversation: Conversation, reply: str, result: Result | None) -> str:
+def drafting(conversation: Conversation) -> str:
+    """With what the model drafts, and how much."""
+    if not conversation.can_draft:
+        return "MTP off, no head"
+    source = "MTP head" if conversation.settings.draft.uses_head else "Drafts from repetitions"
+    return f"{source}, depth {conversation.depth}" if conversation.depth else "MTP off"
+
+
+def last_turn(conversation: Conversation) -> tuple[str, str]:
+    """The beginning of what was said last, and the reply to it."""
+    said, reply = (message.content for message in conversation.messages[-2:])
+    first, *more = said.split("\n")
+    return f"{first} ..." if more else first, reply
+
+
+def closing(conversation: Conversation, reply: str, result: "Result | None") -> str:
     """What a reply cost and what drafting brought. result: None where it was left early."""
     if result is None or result.num_tokens == 0:
-        return "stopped before the first word" if not reply else "stopped"
+        return "stopped" if reply else "stopped before the first word; Up shows your message again"
     parts = [_count(result.num_tokens, "token"), f"{result.tokens_per_s:.1f} tokens/s"]
     if result.depth:
         shares = _shares(result.acceptance_per_position)
         parts.append(f"acceptance length {result.acceptance_length:.2f}{shares}")
-    elif conversation.model.can_draft:
+    elif conversation.can_draft:
         parts.append("MTP off")
     else:
         parts.append("MTP off, no head")
@@ -37,13 +59,16 @@ def closing(conversation: Conversation, reply: str, result: Result | None) -> st
         parts.append("stopped")
     elif result.finish_reason == "length":
         parts.append(_cut(conversation, result))
+    used = _num_used(result) / conversation.context
+    if ALMOST_FULL < used < 1:
+        parts.append(f"the context is {used:.0%} full")
     return " · ".join(parts)
 
 
 def totals(conversation: Conversation) -> list[str]:
     """The figures of the whole conversation, one line for each kind."""
     stats, params = conversation.totals, conversation.settings.params
-    state, target = conversation.state, conversation.model.target
+    state = conversation.state
     num_cached = len(state.token_ids) if state else 0
     cache_bytes = state.num_bytes if state else 0
     depth = f"depth {conversation.depth}" if conversation.depth else "off"
@@ -61,15 +86,56 @@ def totals(conversation: Conversation) -> list[str]:
         "Sampling": f"law {params.law}, temperature {params.temperature:g}, seed "
         f"{conversation.seed}",
         "Caches": f"{cache_bytes / _MEGABYTE:.1f} MB, {num_cached:,} of "
-        f"{target.context_length:,} tokens",
+        f"{conversation.context:,} tokens",
     }
-    return [f"{name:<10} {text}" for name, text in lines.items()]
+    return [_row(name, text) for name, text in lines.items()]
 
 
-def _cut(conversation: Conversation, result: Result) -> str:
-    if result.num_tokens < conversation.settings.params.max_tokens:
+def usage(conversation: Conversation) -> list[str]:
+    """The tokens of the next prompt by who said them, and the room that is left."""
+    from mtplx.text.prompt import encode_chat
+
+    transcript, tokenizer = conversation.transcript, conversation.model.tokenizer
+    said: dict[str, list[Message]] = {}
+    for message in transcript.prompt:
+        said.setdefault(message.role, []).append(message)
+    lines = [
+        _row(role.capitalize(), f"{_num_tokens(conversation, texts):,} in {len(texts)}")
+        for role, texts in said.items()
+    ]
+    prompt = encode_chat(tokenizer, transcript.prompt, **conversation.switches) if said else []
+    context = conversation.context
+    lines.append(_row("Prompt", f"{_count(len(prompt), 'token')} with the template's own"))
+    left = max(context - len(prompt), 0)
+    lines.append(_row("Left", f"{left:,} of {context:,}"))
+    if transcript.first:
+        lines.append(_row("Left out", f"the first {transcript.first} messages"))
+    return lines
+
+
+def _num_tokens(conversation: Conversation, messages: list[Message]) -> int:
+    encode = conversation.model.tokenizer.encode
+    return sum(len(encode(message.content, parse_special=False)) for message in messages)
+
+
+def _row(name: str, text: str) -> str:
+    return f"{name:<10} {text}"
+
+
+def _cut(conversation: Conversation, result: "Result") -> str:
+    if _num_used(result) >= conversation.context:
         return "cut: the context is full, /clear begins anew"
-    return "cut by --max-tokens"
+    if result.num_tokens < conversation.settings.params.max_tokens:
+        return "cut: no memory is free for more"
+    return "cut by max_tokens"
+
+
+def _num_used(result: "Result") -> int:
+    return result.num_prompt_tokens + result.num_tokens
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _shares(acceptance: list[float]) -> str:

@@ -1,88 +1,236 @@
-"""A conversation: what was said, how replies are to be made, and what they have cost.
+"""A conversation with a model: what was said, how replies are made, and what they have cost.
 
 Nothing here knows of a terminal. The prompt of every reply is made anew from the messages, and
 one decode state per conversation finds out how much of it has been computed already.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from mtplx.errors import CheckpointError, UsageError
-from mtplx.generate import MAX_DEPTH, TextEvent, encode_prompt, stream
-from mtplx.loading.load import DEFAULT_DEPTH, LoadedModel
-from mtplx.params import SamplingParams
-from mtplx.rng import fresh_seed
-from mtplx.state import DecodeState
+from mtplx.chat.archive import Archive, ConversationFile
+from mtplx.chat.context import Fitted, Room, fit
+from mtplx.chat.memory import cache_bytes_per_token, free_bytes, tokens_that_fit
+from mtplx.chat.settings import Settings, settings_to_plain
+from mtplx.chat.totals import add_stats
+from mtplx.chat.transcript import Record, Transcript, perform, records_of
+from mtplx.errors import CheckpointError, MemoryLimitError, MtplxError
+from mtplx.files import access_error
 from mtplx.stats import DecodeStats
-from mtplx.text.template import Message
+from mtplx.text.tags import Tags, opened_by, reply_tags, tag_ids
+from mtplx.text.template import Message, template_has
+
+if TYPE_CHECKING:
+    from mtplx.generate import TextEvent
+    from mtplx.loading.load import LoadedModel
+    from mtplx.state import DecodeState
+
+THINKING_SWITCHES = ("enable_thinking", "thinking")  # as published templates ask for it
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How replies are made; what a command changes takes effect with the next one.
+class Begun:
+    """How a reply begins: its prompt, its room, and the tags that the prompt has opened."""
 
-    params: its seed may be None: each conversation then takes a fresh one.
-    depth: tokens drafted per round; None is what usually pays.
-    drafts: whether to draft at all, where the model has a head.
-    system: what the model is told beforehand; None is the chat template's own.
-    """
+    fitted: Fitted
+    room: Room
+    inside: Tags | None
 
-    params: SamplingParams = field(default_factory=SamplingParams)
-    depth: int | None = None
-    drafts: bool = True
-    system: str | None = None
+
+Reply = Callable[[Callable[[], bool]], Iterator["Begun | TextEvent"]]
 
 
 class Conversation:
     """One conversation with one model. Only what `begin` returns may compute with the model.
 
-    Raises CheckpointError for a model that knows no turns, and UsageError for a depth that it
-    cannot draft.
+    transcript: of an earlier conversation that goes on; `file` is then its file.
+    archive: where conversations are kept. keeps: whether a new one is, without being asked.
+    problem: why it is no longer kept, if so.
+    reading: tokens of the prompt that are in the caches, and its tokens, while it is read.
+
+    Raises CheckpointError for a model that knows no turns, UsageError for settings that it cannot
+    follow and MemoryLimitError for a context that it cannot have.
     """
 
-    def __init__(self, model: LoadedModel, settings: Settings) -> None:
+    def __init__(
+        self,
+        model: "LoadedModel",
+        settings: Settings,
+        *,
+        archive: Archive | None = None,
+        keeps: bool = True,
+        transcript: Transcript | None = None,
+        file: ConversationFile | None = None,
+    ) -> None:
         _check(model, settings)
         self.model = model
-        self.settings = settings
-        self.messages: list[Message] = []
+        self.archive = archive
+        self.keeps = keeps
+        self.file = file
+        name = model_key(model.name)
+        self.transcript = transcript or Transcript(name, settings, _seed(settings))
+        self.tags = reply_tags(model.tokenizer)
         self.totals = DecodeStats()  # of all replies whose decoding has ended
         self.num_replies = 0
-        self.seed = settings.params.seed if settings.params.seed is not None else fresh_seed()
         self.state: DecodeState | None = None
+        self.attached: list[str] = []  # texts that go before the next message
+        self.problem: MtplxError | None = None
+        self.reading: tuple[int, int] = (0, 0)
+        self._bytes_per_token: int | None = None
+        if self.transcript.model != name:
+            self._do({"type": "model", "model": name})
+        if self.transcript.settings != settings:
+            self.settings = settings
+
+    @property
+    def settings(self) -> Settings:
+        return self.transcript.settings
+
+    @settings.setter
+    def settings(self, settings: Settings) -> None:
+        """Raises UsageError for settings that the model cannot follow."""
+        _check(self.model, settings)
+        before = self.transcript.settings
+        self.transcript.settings = settings
+        if settings.params.seed != before.params.seed:
+            self.transcript.seed = _seed(settings)
+            self._keep({"type": "seed", "seed": self.transcript.seed})
+        self._keep({"type": "settings", "settings": settings_to_plain(settings)})
+
+    @property
+    def messages(self) -> list[Message]:
+        return self.transcript.messages
+
+    @property
+    def seed(self) -> int:
+        return self.transcript.seed
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether there is anything to draft with."""
+        return self.model.can_draft or not self.settings.draft.uses_head
 
     @property
     def depth(self) -> int:
-        """Tokens drafted per round; 0 is plain decoding."""
-        if not (self.settings.drafts and self.model.can_draft):
-            return 0
-        return DEFAULT_DEPTH if self.settings.depth is None else self.settings.depth
+        """Tokens drafted per round at most; 0 is plain decoding."""
+        from mtplx.request import checked_depth
+
+        settings = self.settings
+        return checked_depth(
+            self.model, settings.depth if settings.drafts else 0, settings.draft, None
+        )
 
     @property
-    def prompt(self) -> list[Message]:
-        """Everything the model is given for the next reply."""
-        system = self.settings.system
-        return [*([Message("system", system)] if system else []), *self.messages]
+    def context(self) -> int:
+        """The tokens that prompt and reply may have together."""
+        most = self.model.target.context_length
+        return min(most, self.settings.context or most)
+
+    @property
+    def thinking_switch(self) -> str | None:
+        """The name by which the template can be told whether to think, if it can."""
+        template = self.model.tokenizer.chat_template or ""
+        return next((name for name in THINKING_SWITCHES if template_has(template, name)), None)
+
+    @property
+    def switches(self) -> dict[str, Any]:
+        """What the template is told besides the messages."""
+        name, thinks = self.thinking_switch, self.settings.thinks
+        return {} if name is None or thinks is None else {name: thinks}
 
     def fresh(self) -> "Conversation":
         """A new conversation with the same model and settings."""
-        return Conversation(self.model, self.settings)
+        self.close()
+        return Conversation(self.model, self.settings, archive=self.archive, keeps=self.keeps)
 
-    def begin(self, text: str) -> Callable[[Callable[[], bool]], Iterator[TextEvent]]:
-        """Say something; what is returned gives the reply, until its argument answers True.
+    def begin(self, text: str) -> Reply:
+        """Say something, with what is attached in front; what is returned gives the reply, until
+        its argument answers True.
 
         To be followed by `end` or `take_back`.
         """
-        self.messages.append(Message("user", text))
-        prompt = self.prompt
-        params = replace(self.settings.params, seed=self.seed)
-        depth = self.depth
+        if self.keeps:
+            self.keep()
+        self._do({"type": "user", "text": "\n\n".join([*self.attached, text])})
+        return self._reply()
 
-        def reply(cancelled: Callable[[], bool]) -> Iterator[TextEvent]:
+    def begin_again(self) -> Reply:
+        """Take the last reply back and have another one. Raises UsageError where there is none."""
+        self._do({"type": "regen"})
+        return self._reply()
+
+    def take_in(self, part: str, text: str) -> None:
+        """Keep a piece of the reply that is on its way: part "reasoning" or "text"."""
+        self._do({"type": "piece", "part": part, "text": text})
+
+    def end(self, text: str, reasoning: str = "", finish: str = "stop") -> None:
+        """The reply to what was said last, as far as it went."""
+        self._do({"type": "assistant", "text": text, "reasoning": reasoning, "finish": finish})
+        self.num_replies += 1
+        self.attached = []
+
+    def take_back(self) -> str:
+        """Unsay what was said last, and its reply if it has one; gives what it was.
+
+        Raises UsageError where nothing was said.
+        """
+        said = [message.content for message in self.messages if message.role == "user"]
+        self._do({"type": "undo"})
+        return said[-1]
+
+    def leave_out(self, first: int) -> None:
+        """Give the model no messages before this one any longer."""
+        self._do({"type": "drop", "first": first})
+
+    def keep(self) -> None:
+        """Have a file for it from now on, if there is an archive."""
+        if self.file is not None or self.archive is None or self.problem is not None:
+            return
+        try:
+            self.file = self.archive.create()
+        except MtplxError as error:
+            self.problem = error
+        for record in records_of(self.transcript):
+            self._keep(record)
+
+    def close(self) -> None:
+        """Leave the file to other processes."""
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def _reply(self) -> Reply:
+        transcript, tokenizer, depth = self.transcript, self.model.tokenizer, self.depth
+        settings = self.settings
+        params = replace(settings.params, seed=transcript.reply_seed)
+        prompt, context, switches = transcript.prompt, self.context, self.switches
+
+        def reply(cancelled: Callable[[], bool]) -> Iterator["Begun | TextEvent"]:
+            from mtplx.generate import EncodedPrompt, stream
+
+            room = self._room(context)
+            fitted = fit(
+                tokenizer,
+                prompt,
+                switches,
+                room,
+                max_tokens=params.max_tokens,
+                drops=settings.when_full == "drop",
+            )
+            self.reading = (0, len(fitted.token_ids))
+            yield Begun(fitted, room, opened_by(tokenizer, fitted.token_ids, self.tags))
             if self.state is None:
-                self.state = self.model.new_state(encode_prompt(self.model.tokenizer, prompt))
+                self.state = self.model.new_state(fitted.token_ids)
             for event in stream(
-                self.model, prompt, params, depth=depth, state=self.state, interrupted=cancelled
+                self.model,
+                EncodedPrompt(fitted.token_ids, tag_ids(tokenizer, self.tags)),
+                replace(params, max_tokens=fitted.max_tokens),
+                depth=depth,
+                draft=settings.draft,
+                state=self.state,
+                interrupted=cancelled,
+                progress=self._note_reading,
             ):
                 if event.result is not None:
                     add_stats(self.totals, event.result.stats)
@@ -90,47 +238,55 @@ class Conversation:
 
         return reply
 
-    def end(self, reply: str) -> None:
-        """The reply to what was said last, as far as it went."""
-        self.messages.append(Message("assistant", reply))
-        self.num_replies += 1
+    def _room(self, context: int) -> Room:
+        """What of the context the memory can hold now; for the worker's thread."""
+        if self._bytes_per_token is None:
+            self._bytes_per_token = cache_bytes_per_token(self.model.target)
+        held_bytes = self.state.num_bytes if self.state is not None else 0
+        holds = tokens_that_fit(self._bytes_per_token, held_bytes, free_bytes())
+        return Room(context) if context <= holds else Room(holds, is_memory=True)
 
-    def take_back(self) -> None:
-        """Unsay what was said last, which has had no reply."""
-        del self.messages[-1]
+    def _note_reading(self, num_read: int, num_tokens: int) -> None:
+        self.reading = (num_read, num_tokens)
 
+    def _do(self, record: Record) -> None:
+        perform(self.transcript, record)
+        self._keep(record)
 
-def add_stats(totals: DecodeStats, stats: DecodeStats) -> None:
-    """Add the counts and times of one request to those of several."""
-    totals.num_prompt_tokens += stats.num_prompt_tokens
-    totals.num_reused_tokens += stats.num_reused_tokens
-    totals.num_tokens += stats.num_tokens
-    totals.num_rounds += stats.num_rounds
-    totals.num_forward_calls += stats.num_forward_calls
-    totals.num_host_reads += stats.num_host_reads
-    totals.drafted = _sums(totals.drafted, stats.drafted)
-    totals.accepted = _sums(totals.accepted, stats.accepted)
-    totals.fallbacks += stats.fallbacks
-    totals.prefill_s += stats.prefill_s
-    totals.draft_s += stats.draft_s
-    totals.verify_s += stats.verify_s
-    totals.accept_s += stats.accept_s
-    totals.total_s += stats.total_s
+    def _keep(self, record: Record) -> None:
+        if self.file is None or self.problem is not None:
+            return
+        try:
+            self.file.append(record)
+        except OSError as error:  # a full disk must not end a conversation
+            self.problem = access_error("write", self.file.path, error)
 
 
-def _check(model: LoadedModel, settings: Settings) -> None:
+def model_key(name: str) -> str:
+    """A model's name as it is kept: a path from anywhere, an alias or a hub id as it is."""
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def _seed(settings: Settings) -> int:
+    from mtplx.rng import fresh_seed
+
+    return settings.params.seed if settings.params.seed is not None else fresh_seed()
+
+
+def _check(model: "LoadedModel", settings: Settings) -> None:
+    from mtplx.request import checked_depth
+
     if model.tokenizer.chat_template is None:
         raise CheckpointError(
             f"{model.name} has no chat template, so it cannot hold a conversation. Use a chat or "
             "instruct model, or continue a plain text with `mtplx generate --raw`."
         )
-    if settings.depth is None:
-        return
-    if not 1 <= settings.depth <= MAX_DEPTH:
-        raise UsageError(f"The depth is {settings.depth}, but must be off or 1 to {MAX_DEPTH}.")
-    if not model.can_draft:
-        raise UsageError(f"Cannot draft {settings.depth} tokens per round: {model.no_head_reason}")
-
-
-def _sums(first: list[int], second: list[int]) -> list[int]:
-    return [a + b for a, b in zip_longest(first, second, fillvalue=0)]
+    most = model.target.context_length
+    if settings.context is not None and settings.context > most:
+        reason = model.context_note or f"{model.name} knows no longer ones."
+        raise MemoryLimitError(
+            f"A context of {settings.context:,} tokens cannot be had, the largest is {most:,}. "
+            f"{reason}"
+        )
+    checked_depth(model, settings.depth, settings.draft, None)

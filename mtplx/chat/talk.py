@@ -1,214 +1,294 @@
 """The terminal conversation itself: read an entry, run a command or show a reply, and again."""
 
 import os
-import select
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import TypeVar
+from collections.abc import Callable
 
-from mtplx.chat.commands import Entry, find_command, message_of
-from mtplx.chat.editor import Editor
-from mtplx.chat.history import EntryHistory
-from mtplx.chat.reader import LineReader, Reader
-from mtplx.chat.report import closing, opening
-from mtplx.chat.session import Conversation, Settings
+from mtplx.chat.answer import Answer
+from mtplx.chat.command import Command, Desk, Next, Outcome
+from mtplx.chat.commands import find_command, message_of
+from mtplx.chat.entry import Entry
+from mtplx.chat.follow import PATIENCE_S, Signals, Watch
+from mtplx.chat.opening import Openings, Start
+from mtplx.chat.reader import Background, LeaveError, LineReader, Reader
+from mtplx.chat.report import closing, last_turn, model_name, opening
+from mtplx.chat.session import Conversation, Reply
+from mtplx.chat.status import Pace, status_text
 from mtplx.chat.terminal import Terminal
-from mtplx.chat.worker import Job, Worker
+from mtplx.chat.worker import Worker
 from mtplx.errors import MtplxError
-from mtplx.generate import Result, TextEvent
-from mtplx.loading.load import LoadedModel
 from mtplx.paths import data_dir
 
 INTERRUPTED = 130  # exit code, as a shell has it
-PATIENCE_S = 0.5  # how long a stopped reply may take to end by itself
-SILENCE_S = 1.0  # after so long without text, a word tells what is going on
-_TAKEN_BACK = "Your message was taken back: Up shows it again, /clear begins a new conversation."
+_SIGNALLED = 128  # added to a signal's number
 _HINT = "Ctrl-D or /exit leaves; /help lists the rest."
-Item = TypeVar("Item")
+_NOT_DONE = "Not done, the model is not there yet; Up shows it again."
+_TAKEN_BACK = "Your message was taken back; Up shows it again."
 
 
-def talk(load: Callable[[], LoadedModel], settings: Settings) -> int:
+def talk(start: Start) -> int:
     """Hold a conversation on standard input and output; give the exit code.
 
-    load: makes the model; called in the thread that will use it.
-    Raises what `load` raises, KeyboardInterrupt where that is interrupted, and UsageError for
-    settings that the model cannot follow or standard input that is not text.
+    Where somebody types, the model is loaded while they do. Raises what loading it raises, and
+    UsageError for settings that the model cannot follow or standard input that is not text.
     """
     terminal = Terminal()
-    reader = _reader(terminal)
-    with reader.open():
-        conversations = _Talk(terminal, reader)
+    conversations = _Talk(terminal, start)
+    with conversations.reader.open():
+        worker = Worker()
         try:
-            code = conversations.run(load, settings)
+            code = conversations.run(worker)
         except KeyboardInterrupt:
             code = INTERRUPTED
-    conversations.end(code)
+        except LeaveError as asked:
+            code = _SIGNALLED + asked.number
+        if conversations.reader.is_interactive:
+            # The terminal is about to make a signal of Ctrl-C again: too late to stop anything.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    worker.cancel()
+    if terminal.has_gone or not worker.wait_idle(PATIENCE_S if code == 0 else 0):
+        # An exit in order would wait for a pass of the model, or fail to flush what nobody sees.
+        sys.stderr.flush()
+        os._exit(code)
     return code
 
 
-def _reader(terminal: Terminal) -> Reader:
-    is_typed = sys.stdin is not None and sys.stdin.isatty()
-    is_seen = terminal.is_terminal or (sys.stderr is not None and sys.stderr.isatty())
-    if is_typed and is_seen and not terminal.is_dumb:
-        return Editor(terminal, EntryHistory(data_dir() / "chat-history"))
-    return LineReader(terminal, is_interactive=is_typed)
-
-
 class _Talk:
-    """One conversation after the other, until somebody leaves."""
+    """One conversation after the other, until somebody leaves. To be used within reader.open()."""
 
-    def __init__(self, terminal: Terminal, reader: Reader) -> None:
+    def __init__(self, terminal: Terminal, start: Start) -> None:
         self._terminal = terminal
-        self._reader = reader
-        self._worker = Worker()
-        self._told_problem = False
-        self._signalled = False
+        self._start = start
+        self._openings: Openings | None = None
+        self.reader = self._make_reader()
+        self._pace = Pace()  # of the last reply
+        self._outcome = Outcome()  # of the last command
+        self._told: set[str] = set()
         self._exit_code = 0
 
-    def run(self, load: Callable[[], LoadedModel], settings: Settings) -> int:
-        with self._signals():
-            conversation: Conversation | None = self._open(load, settings)
-            while conversation is not None:
-                self._tell_problem()
-                conversation = self._turn(conversation)
+    def run(self, worker: Worker) -> int:
+        keeps = self._start.keeps
+        self._signals = Signals(worker.wake)
+        self._watch = Watch(worker, self.reader, self._signals)
+        self._openings = openings = Openings(
+            self._start,
+            worker,
+            is_live=self.reader.is_live,
+            keeps=self.reader.is_interactive if keeps is None else keeps,
+        )
+        with self._signals.installed():
+            name = model_name(self._start.first.model)
+            more = " · /help lists the commands" if self.reader.is_interactive else ""
+            self._terminal.line(f"{name}{more}", self._terminal.theme.dim)
+            try:
+                openings.open(self._start.first)
+                if not self.reader.is_live:
+                    self._await_model()
+                while self._turn():
+                    self._tell_problems()
+            finally:
+                if openings.current is not None:
+                    openings.current.close()
         return self._exit_code
 
-    def end(self, code: int) -> None:
-        """End the process here if the model is busy: its exit would wait for the pass to end."""
-        self._worker.cancel()
-        if not self._worker.wait_idle(PATIENCE_S if code == 0 else 0):
-            sys.stderr.flush()
-            os._exit(code)
+    def _make_reader(self) -> Reader:
+        is_typed = sys.stdin is not None and sys.stdin.isatty()
+        terminal = self._terminal
+        is_seen = terminal.is_terminal or (sys.stderr is not None and sys.stderr.isatty())
+        if not (is_typed and is_seen) or terminal.is_dumb:
+            return LineReader(terminal, is_interactive=is_typed)
+        from mtplx.chat.completion import CommandCompleter
+        from mtplx.chat.editor import Editor
+        from mtplx.chat.history import EntryHistory
 
-    def _open(self, load: Callable[[], LoadedModel], settings: Settings) -> Conversation:
-        job = self._worker.start(lambda cancelled: [load()])
-        loaded = [model for model in self._follow(job, patience_s=0) if model is not None]
-        if not loaded:
-            raise KeyboardInterrupt
-        conversation = Conversation(loaded[0], settings)
-        for line in opening(conversation, is_interactive=self._reader.is_interactive):
-            self._terminal.line(line, self._terminal.theme.dim)
-        self._terminal.spacing()
-        return conversation
+        history = EntryHistory(data_dir() / "chat-history")
+        return Editor(terminal, history, CommandCompleter(self._desk))
 
-    def _turn(self, conversation: Conversation) -> Conversation | None:
-        """Read and answer once; the conversation that goes on, None to leave."""
+    def _desk(self) -> Desk:
+        current = self._openings.current if self._openings is not None else None
+        return Desk(self._start.archive, current)
+
+    def _turn(self) -> bool:
+        """Read and answer once; whether there is to be another turn."""
+        outcome, self._outcome = self._outcome, Outcome()
+        background = Background(self._status, self._watch.worker.fileno(), self._hear)
+        self._signals.interrupted = False
         try:
-            entry = self._reader.read()
+            entry = self.reader.read(background, draft=outcome.draft, edits=outcome.edits)
         except EOFError:
-            return None
+            return False
         except KeyboardInterrupt:
-            if not self._reader.is_interactive:
+            if not self.reader.is_interactive:
                 raise
             self._terminal.line(_HINT, self._terminal.theme.dim)
-            return conversation
-        self._signalled = False
+            return True
+        self._signals.check()
+        self._signals.interrupted = False
         try:
             found = find_command(entry)
-            if found is None:
-                self._say(conversation, entry)
-                return conversation
-            command, argument = found
-            outcome = command.run(conversation, argument)
+            if found is not None:
+                return self._run(*found)
+            self._say(entry)
         except MtplxError as error:
             self._fail(error)
-            return conversation
+        except KeyboardInterrupt:  # while the model was waited for
+            if not self.reader.is_interactive:
+                raise
+            self._terminal.line(_NOT_DONE, self._terminal.theme.dim)
+        return not self._terminal.has_gone
+
+    def _run(self, command: Command, argument: str) -> bool:
+        if command.needs_model:
+            self._await_model()
+        outcome = self._outcome = command.run(self._desk(), argument)
+        assert self._openings is not None
+        if outcome.conversation is not None:
+            self._openings.current = outcome.conversation
+            self._pace = Pace()
         for line in outcome.lines:
             self._terminal.line(line, indent=outcome.indent)
-        if outcome.lines:
+        if outcome.lines and outcome.next is not Next.ANSWER:
             self._terminal.spacing()
-        return outcome.conversation
+        if outcome.opening is not None:
+            self._openings.open(outcome.opening)
+            if self._openings.can_settle or not self.reader.is_live:
+                self._await_model()
+        if outcome.next is Next.ANSWER:
+            self._answer(self._current, self._current.begin_again)
+        return outcome.next is not Next.LEAVE
 
-    def _say(self, conversation: Conversation, entry: Entry) -> None:
+    def _say(self, entry: Entry) -> None:
         text = message_of(entry)
         if not text.strip():
             return
-        job = self._worker.start(conversation.begin(text))
+        self._await_model()
+        self._answer(self._current, lambda: self._current.begin(text))
+
+    def _answer(self, conversation: Conversation, begin: Callable[[], Reply]) -> None:
+        """Show a reply and take it into the conversation, which ends as if it had never begun
+        where there is not a word of it."""
+        answer = Answer(conversation, self._terminal)
+        reply = begin()
         self._terminal.spacing()
         try:
-            shown, result = self._show(job)
+            answer.show(reply, self._watch)
         except MtplxError as error:
-            conversation.take_back()
-            self._fail(error, _TAKEN_BACK if self._reader.is_interactive else "")
+            self._keep(answer)
+            is_lost = answer.said is None and self.reader.is_interactive
+            self._fail(error, _TAKEN_BACK if is_lost else "")
             return
-        conversation.end(shown)
-        self._terminal.line(closing(conversation, shown, result), self._terminal.theme.dim)
+        self._keep(answer)
+        self._pace = answer.pace
+        self._signals.check()
+        if answer.said is not None:
+            self._terminal.spacing()
+        said = answer.said.content + answer.said.reasoning if answer.said is not None else ""
+        self._terminal.line(closing(conversation, said, answer.result), self._terminal.theme.dim)
         self._terminal.line()
 
-    def _show(self, job: Job[TextEvent]) -> tuple[str, Result | None]:
-        """Show a reply while it comes; its text as far as it went, and its figures if it ended."""
-        renderer = self._terminal.renderer()
-        shown, result, is_passing = "", None, False
-        try:
-            for event in self._follow(job):
-                if event is None:
-                    if not shown and not is_passing:
-                        is_passing = self._terminal.passing("reading ...")
-                    continue
-                if is_passing and event.text:
-                    is_passing = self._terminal.passing("")
-                shown += event.text
-                result = event.result or result
-                self._terminal.write(renderer.feed(event.text))
-        finally:
-            if is_passing:
-                self._terminal.passing("")
-            self._terminal.write(renderer.finish())
-        if shown:
-            self._terminal.spacing()
-        return shown, result
+    def _keep(self, answer: Answer) -> None:
+        said, result = answer.said, answer.result
+        finish = result.finish_reason if result is not None else "interrupted"
+        if said is not None:
+            answer.conversation.end(said.content, said.reasoning, finish)
+        elif result is not None and finish != "interrupted":
+            answer.conversation.end("", "", finish)  # the model had nothing to say
+        else:
+            answer.conversation.take_back()
 
-    def _follow(self, job: Job[Item], patience_s: float = PATIENCE_S) -> Iterator[Item | None]:
-        """The results of a job as they come, and None where there was none for a while.
+    # What goes on in the background: the model, signals.
 
-        Ctrl-C cancels the job, which may then give its last results, but is not waited for long.
+    @property
+    def _current(self) -> Conversation:
+        assert self._openings is not None
+        assert self._openings.current is not None
+        return self._openings.current
+
+    def _await_model(self) -> None:
+        """Have a conversation. Raises KeyboardInterrupt, LeaveError, and why there is none."""
+        openings = self._openings
+        assert openings is not None
+        while openings.loading is not None:
+            loading = openings.loading
+            if not openings.can_settle:
+                try:
+                    for _ in self._watch.follow(loading.job, cancels=False):
+                        self._terminal.status.show(loading.doing)
+                except MtplxError:
+                    pass  # told where it is settled
+                finally:
+                    self._terminal.status.close()
+                self._signals.check()
+                if not openings.can_settle:
+                    raise KeyboardInterrupt
+            self._settle()()
+
+    def _settle(self) -> Callable[[], None]:
+        """Open the conversation whose model has come; gives what tells about it.
+
+        Raises the error where there is none to go on with.
         """
-        deadline = None
-        while True:
-            has_ended = job.has_ended
-            yield from job.take()
-            if has_ended:
-                job.check()
-                return
-            left_s = SILENCE_S if deadline is None else deadline - time.monotonic()
-            if left_s <= 0:
-                return
-            watched = [self._worker.fileno(), *self._reader.watched()]
-            ready, _, _ = select.select(watched, [], [], left_s)
-            self._worker.heard()
-            has_keys = any(file in ready for file in watched[1:])
-            is_interrupted = (has_keys and self._reader.was_interrupted()) or self._signalled
-            if is_interrupted and deadline is None:
-                job.cancel()
-                deadline = time.monotonic() + patience_s
-            elif not ready:
-                yield None
+        openings = self._openings
+        assert openings is not None
+        try:
+            lines = openings.settle()
+        except MtplxError as error:
+            if openings.current is None and openings.loading is None:
+                raise
+            failure = error
+            return lambda: self._fail(failure)
+        conversation = self._current
+        return lambda: self._introduce(conversation, lines)
 
-    def _tell_problem(self) -> None:
-        if self._reader.problem is not None and not self._told_problem:
-            self._told_problem = True
-            self._terminal.error(f"What you enter is not remembered. {self._reader.problem}")
+    def _introduce(self, conversation: Conversation, lines: list[str]) -> None:
+        for line in [*opening(conversation), *lines]:
+            self._terminal.line(line, self._terminal.theme.dim)
+        self._terminal.spacing()
+        if self.reader.is_interactive and conversation.messages:
+            self._show_last_turn(conversation)
+
+    def _show_last_turn(self, conversation: Conversation) -> None:
+        said, reply = last_turn(conversation)
+        self._terminal.line(f"> {said}", indent=2)
+        self._terminal.spacing()
+        renderer = self._terminal.renderer()
+        self._terminal.write(renderer.feed(reply) + renderer.finish())
+        self._terminal.spacing()
+
+    def _hear(self) -> Callable[[], None] | None:
+        """What is to be written above the line that is being typed, if anything."""
+        self._watch.worker.heard()
+        self._signals.check()
+        if self._signals.interrupted:
+            raise KeyboardInterrupt
+        assert self._openings is not None
+        return self._settle() if self._openings.can_settle else None
+
+    def _status(self) -> str:
+        openings, columns = self._openings, self._terminal.columns() - 1
+        assert openings is not None
+        if openings.loading is not None:
+            return openings.loading.doing
+        conversation = self._current
+        state = conversation.state
+        num_cached = len(state.token_ids) if state is not None else 0
+        return status_text(conversation, self._pace, columns, num_cached=num_cached)
+
+    def _tell_problems(self) -> None:
+        """What cannot be kept, once each."""
+        conversation = self._openings.current if self._openings is not None else None
+        problems = {
+            "What you enter is not remembered.": self.reader.problem,
+            "This conversation is not kept.": conversation.problem if conversation else None,
+        }
+        for what, problem in problems.items():
+            if problem is not None and what not in self._told:
+                self._told.add(what)
+                self._terminal.error(f"{what} {problem}")
 
     def _fail(self, error: MtplxError, more: str = "") -> None:
         self._terminal.error(f"{error} {more}".rstrip())
         self._terminal.spacing()
-        if not self._reader.is_interactive:
+        if not self.reader.is_interactive:
             self._exit_code = self._exit_code or error.exit_code
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Have SIGINT stop a reply, and do nothing where there is none."""
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            self._signalled = True
-            self._worker.wake()
-
-        before = signal.signal(signal.SIGINT, interrupt)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)

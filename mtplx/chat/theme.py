@@ -20,7 +20,8 @@ class Theme:
 
 
 PLAIN = Theme()
-CALM = Theme(dim="2", strong="1", heading="1", code="36", error="31")
+# Magenta is the one colour of the eight that is as far from white as from black.
+CALM = Theme(dim="2", strong="1", heading="1", code="35", error="31")
 
 
 def painted(text: str, sgr: str) -> str:

@@ -20,7 +20,7 @@ class Job(Generic[Item]):
     """Work that was given to a worker, and the results it has so far."""
 
     def __init__(self, produce: Callable[[Cancelled], Iterable[Item]], wake: Callable[[], None]):
-        self._produce = produce
+        self._produce: Callable[[Cancelled], Iterable[Item]] | None = produce
         self._wake = wake
         self._results: SimpleQueue[Item] = SimpleQueue()
         self._cancelled = threading.Event()
@@ -54,7 +54,10 @@ class Job(Generic[Item]):
         """Do the work; for the worker's thread."""
         try:
             # What was cancelled before its turn came is not begun.
-            items = [] if self._cancelled.is_set() else self._produce(self._cancelled.is_set)
+            produce, self._produce = self._produce, None  # what it holds goes with this call
+            assert produce is not None
+            items = [] if self._cancelled.is_set() else produce(self._cancelled.is_set)
+            del produce
             for item in items:
                 self._results.put(item)
                 self._wake()

@@ -31,15 +31,20 @@ class Wrapper:
         self._has_begun = False
         self._column = 0
         self._indent = 0
+        self._margin = ("", "")  # text, sgr: what further lines of the text begin with
         self._spaces = 0
         self._space_sgr = ""
         self._word: list[tuple[str, str]] = []
         self._is_long = False  # in a word that is wider than a line
 
-    def begin_line(self, prefix: str, sgr: str = "") -> None:
-        """Write what stands before a line's text; its further lines are indented by as much."""
+    def begin_line(self, prefix: str, sgr: str = "", *, repeats: bool = False) -> None:
+        """Write what stands before a line's text; its further lines are indented by as much.
+
+        repeats: they begin with the prefix itself.
+        """
         self.verbatim(prefix, sgr)
         self._indent = min(cell_len(prefix), self._limit() // 2)
+        self._margin = (prefix, sgr) if repeats else (" " * self._indent, "")
 
     def text(self, text: str, sgr: str = "") -> None:
         """Text that may be broken at spaces, and between characters of East Asian scripts."""
@@ -66,6 +71,7 @@ class Wrapper:
         self._end_word()
         self._num_newlines += 1
         self._column = self._indent = self._spaces = 0
+        self._margin = ("", "")
         self._is_long = False
 
     def take(self) -> str:
@@ -100,7 +106,7 @@ class Wrapper:
             return
         width = self._word_width()
         if self._column > self._indent and self._column + self._spaces + width > self._limit():
-            self._settled.append(("\n" + " " * self._indent, ""))
+            self._settled += [("\n", ""), self._margin]
             self._column = self._indent
         else:
             self._put(" " * self._spaces, self._space_sgr)

@@ -1,12 +1,44 @@
+import json
 from pathlib import Path
 
 import pytest
 
-from mtplx.chat.commands import COMMANDS, Entry, find_command, message_of
-from mtplx.chat.session import Conversation, Settings
-from mtplx.errors import UsageError
+from mtplx.chat.archive import Archive
+from mtplx.chat.command import Desk, Next, Outcome
+from mtplx.chat.commands import COMMANDS, find_command, message_of
+from mtplx.chat.entry import Entry, unquoted
+from mtplx.chat.report import opening
+from mtplx.chat.session import Conversation
+from mtplx.chat.settings import Settings
+from mtplx.errors import FileAccessError, SamplingError, UsageError
 from mtplx.loading.load import LoadedModel, load
+from tests.chat.conversations import GREEDY, run, say
 from tests.tiny_gguf import write_head, write_model
+
+NAMES = [
+    "clear",
+    "regen",
+    "undo",
+    "edit",
+    "save",
+    "load",
+    "list",
+    "system",
+    "set",
+    "depth",
+    "mtp",
+    "law",
+    "think",
+    "read",
+    "image",
+    "stats",
+    "model",
+    "tokens",
+    "export",
+    "exit",
+    "help",
+    "context",
+]
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +52,7 @@ def headed(headless: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> L
     return load(headless.path, head=head)
 
 
-def run(conversation: Conversation, line: str) -> list[str]:
-    """The lines a typed command shows."""
-    found = find_command(Entry(line))
-    assert found is not None
-    command, argument = found
-    return list(command.run(conversation, argument).lines)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_typed_line_with_a_commands_name_is_that_command(name: str) -> None:
     """Every command is found by a slash and its name, with space around what follows left out."""
     assert find_command(Entry(f"/{name}")) == (COMMANDS[name], "")
@@ -38,16 +62,17 @@ def test_a_typed_line_with_a_commands_name_is_that_command(name: str) -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        Entry("/clear", is_pasted=True),
+        Entry("/clear", is_literal=True),
         Entry("/clear\nand more"),
         Entry("//clear"),
         Entry(" /clear"),
         Entry("say /clear"),
         Entry(""),
+        unquoted('"""/clear"""'),
     ],
 )
 def test_what_was_not_typed_as_one_line_is_a_message(entry: Entry) -> None:
-    """Pasted text, several lines and a slash elsewhere than at the beginning are no commands."""
+    """Pasted and quoted text, several lines and a slash elsewhere are no commands."""
     assert find_command(entry) is None
 
 
@@ -56,10 +81,15 @@ def test_what_was_not_typed_as_one_line_is_a_message(entry: Entry) -> None:
     [
         (Entry("//etc/passwd"), "/etc/passwd"),
         (Entry("// a comment"), "/ a comment"),
-        (Entry("//a", is_pasted=True), "//a"),
+        (Entry("//a", is_literal=True), "//a"),
         (Entry("//a\nb"), "//a\nb"),
-        (Entry("/a", is_pasted=True), "/a"),
+        (Entry("/a", is_literal=True), "/a"),
         (Entry("a // b"), "a // b"),
+        (unquoted('"""\n//a\n"""'), "//a"),
+        (unquoted('"""a\n\n"""  '), "a\n"),
+        (unquoted('"""a'), '"""a'),
+        (unquoted('"""'), '"""'),
+        (unquoted('""""""'), ""),
     ],
 )
 def test_two_slashes_are_one_only_where_a_command_could_be(entry: Entry, message: str) -> None:
@@ -69,7 +99,8 @@ def test_two_slashes_are_one_only_where_a_command_could_be(entry: Entry, message
 
 
 @pytest.mark.parametrize(
-    ("line", "near"), [("/hlep", "/help"), ("/stat", "/stats"), ("/sytem be brief", "/system")]
+    ("line", "near"),
+    [("/hlep", "/help"), ("/stat", "/stats"), ("/sytem be brief", "/system"), ("/quit", "/exit")],
 )
 def test_a_mistyped_command_is_an_error_with_the_near_one(line: str, near: str) -> None:
     """The error names what was typed, what was probably meant, and how to say it literally."""
@@ -91,73 +122,137 @@ def test_words_after_a_command_that_takes_none_are_an_error() -> None:
         find_command(Entry("/clear the table"))
 
 
-def test_mtp_is_switched_live(headed: LoadedModel) -> None:
-    """`/mtp off` makes the next depth 0 and `/mtp on` brings back the one that was set."""
-    conversation = Conversation(headed, Settings(depth=3))
-    assert run(conversation, "/mtp off") == ["MTP off."]
-    assert conversation.depth == 0
-    assert run(conversation, "/mtp on") == ["MTP on, depth 3."]
-    assert conversation.depth == 3
-    assert run(conversation, "/mtp") == ["MTP on, depth 3."]
+def test_help_names_every_command(headless: LoadedModel) -> None:
+    """Each command has its line in the help, which needs no model."""
+    assert COMMANDS["help"].run(Desk(Archive(Path("/nowhere")), None), "").lines
+    lines = run(Conversation(headless, Settings()), "/help").lines
+    assert [line.split()[0] for line in lines[: len(COMMANDS)]] == [f"/{name}" for name in COMMANDS]
+    assert set(COMMANDS) == set(NAMES)
 
 
-def test_mtp_takes_nothing_but_on_and_off(headed: LoadedModel) -> None:
-    """Another word after `/mtp` is an error and changes nothing."""
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("/mtp maybe", "on, off or one of"),
+        ("/depth deep", "a number, auto or off"),
+        ("/depth 99", "depth is 99"),
+        ("/law newton", "law is 'newton'"),
+        ("/think loudly", "on, off or hide"),
+        ("/context lots", "stop, drop, a number"),
+        ("/context 1", "2 or more"),
+        ("/load", "takes the name"),
+        ("/export pdf", "md or json"),
+        ("/image cat.png", "no image input"),
+        ("/regen", "no reply"),
+        ("/undo", "nothing to take back"),
+        ("/save it", "Nothing has been said"),
+        ("/export md", "Nothing has been said"),
+    ],
+)
+def test_what_cannot_be_meant_is_an_error_and_changes_nothing(
+    headed: LoadedModel, line: str, message: str
+) -> None:
+    """Each wrong argument is named together with what there is."""
     conversation = Conversation(headed, Settings())
-    with pytest.raises(UsageError, match="on or off"):
-        run(conversation, "/mtp maybe")
-    assert conversation.depth > 0
-
-
-def test_mtp_on_without_a_head_says_why_not(headless: LoadedModel) -> None:
-    """Where there is nothing to draft with, switching it on is an error with the reason."""
-    conversation = Conversation(headless, Settings())
-    assert headless.no_head_reason is not None
-    with pytest.raises(UsageError) as caught:
-        run(conversation, "/mtp on")
-    assert headless.no_head_reason in str(caught.value)
-
-
-def test_the_system_prompt_is_set_shown_and_removed(headless: LoadedModel) -> None:
-    """`/system TEXT` goes before all messages from the next prompt on, `off` takes it away."""
-    conversation = Conversation(headless, Settings())
-    run(conversation, "/system  Be brief, please.")
-    assert [(m.role, m.content) for m in conversation.prompt] == [("system", "Be brief, please.")]
-    assert run(conversation, "/system")[0] == "Be brief, please."
-    run(conversation, "/system off")
-    assert conversation.prompt == []
+    with pytest.raises((UsageError, SamplingError), match=message):
+        run(conversation, line)
+    assert conversation.settings == Settings()
 
 
 def test_clear_begins_a_new_conversation_with_the_same_settings(headed: LoadedModel) -> None:
     """After `/clear` there are no messages, caches or figures, and what was set stays."""
-    conversation = Conversation(headed, Settings(system="Be brief.", depth=1))
-    list(conversation.begin("Hello")(lambda: False))
-    conversation.end("Hi")
-    command, argument = find_command(Entry("/clear")) or (None, "")
-    assert command is not None
-    fresh = command.run(conversation, argument).conversation
+    conversation = Conversation(headed, Settings(GREEDY, system="Be brief.", depth=1))
+    say(conversation, "Hello")
+    fresh = run(conversation, "/clear").conversation
     assert fresh is not None
     assert (fresh.messages, fresh.state, fresh.num_replies) == ([], None, 0)
     assert fresh.settings == conversation.settings
     assert fresh.seed != conversation.seed
 
 
-def test_exit_ends_the_conversations(headless: LoadedModel) -> None:
-    """After `/exit` there is no conversation to go on with."""
-    found = find_command(Entry("/exit"))
-    assert found is not None
-    assert found[0].run(Conversation(headless, Settings()), "").conversation is None
+def test_undo_takes_turns_back_one_by_one(headless: LoadedModel) -> None:
+    """Each `/undo` takes a message and its reply, gives the message back, and then has nothing."""
+    conversation = Conversation(headless, Settings(GREEDY))
+    for text in ("one", "two"):
+        say(conversation, text)
+    assert run(conversation, "/undo").draft == "two"
+    assert conversation.messages[0].content == "one"
+    assert run(conversation, "/undo").draft == "one"
+    with pytest.raises(UsageError):
+        run(conversation, "/undo")
 
 
-def test_help_names_every_command(headless: LoadedModel) -> None:
-    """Each command has its line in the help."""
-    lines = run(Conversation(headless, Settings()), "/help")
-    assert [line.split()[0] for line in lines[: len(COMMANDS)]] == [f"/{name}" for name in COMMANDS]
+def test_regen_asks_for_another_reply(headless: LoadedModel) -> None:
+    """`/regen` leads to an answer, and warns that at temperature 0 it will be the same."""
+    conversation = Conversation(headless, Settings(GREEDY))
+    say(conversation, "Hello")
+    outcome = run(conversation, "/regen")
+    assert outcome.next is Next.ANSWER
+    assert "temperature 0" in outcome.lines[0]
+
+
+def test_leaving_and_editing_need_no_model() -> None:
+    """`/exit` and `/edit` work while a model is loaded."""
+    desk = Desk(Archive(Path("/nowhere")), None)
+    assert COMMANDS["exit"].run(desk, "").next is Next.LEAVE
+    assert COMMANDS["edit"].run(desk, "some text") == Outcome(draft="some text", edits=True)
+
+
+def test_a_text_file_goes_with_the_next_message_only(headless: LoadedModel, tmp_path: Path) -> None:
+    """/read puts a file in front of one message, in a fence that its own fences do not close."""
+    file = tmp_path / "a file.md"
+    file.write_text("x\n```\ny\n```", "utf-8")
+    conversation = Conversation(headless, Settings(GREEDY))
+    escaped = str(file).replace(" ", "\\ ")
+    for typed in (str(file), f"'{file}'", escaped):
+        run(conversation, "/read off")
+        assert "a file.md" in run(conversation, f"/read {typed}").lines[0]
+    say(conversation, "What?")
+    say(conversation, "And?")
+    said = [m.content for m in conversation.messages if m.role == "user"]
+    assert said == ["a file.md:\n````\nx\n```\ny\n```\n````\n\nWhat?", "And?"]
+
+
+def test_files_that_cannot_be_read_are_named(headless: LoadedModel, tmp_path: Path) -> None:
+    """A missing file, a folder, bytes that are no text and too much text are errors by name."""
+    conversation = Conversation(headless, Settings(GREEDY))
+    (tmp_path / "binary").write_bytes(b"caf\xe9")
+    (tmp_path / "zeros").write_bytes(b"a\0b")
+    (tmp_path / "long").write_text("x" * 5000)
+    for name, reason in [
+        ("missing", "no such file"),
+        (".", "folder"),
+        ("binary", "byte 0xe9 at offset 3"),
+        ("zeros", "zero bytes"),
+        ("long", "tokens, and the context holds 1,024"),
+    ]:
+        with pytest.raises((FileAccessError, UsageError), match=reason) as caught:
+            run(conversation, f"/read {tmp_path / name}")
+        assert str(tmp_path) in str(caught.value)
+    assert conversation.attached == []
+
+
+def test_a_conversation_is_exported(headless: LoadedModel, tmp_path: Path) -> None:
+    """As Markdown it can be read, as JSON it holds everything; no file is written over."""
+    conversation = Conversation(headless, Settings(GREEDY, system="Be kind."))
+    conversation.begin("Hello 字")
+    conversation.end("Hi.", "They greet\nme.")
+    for form in ("md", "json"):
+        run(conversation, f"/export {form} {tmp_path / 'talk'}.{form}")
+    markdown = (tmp_path / "talk.md").read_text("utf-8")
+    assert markdown == "## You\n\nHello 字\n\n## tiny.gguf\n\n> They greet\n> me.\n\nHi.\n"
+    exported = json.loads((tmp_path / "talk.json").read_text("utf-8"))
+    assert exported["messages"] == [
+        {"role": "user", "content": "Hello 字"},
+        {"role": "assistant", "reasoning": "They greet\nme.", "content": "Hi."},
+    ]
+    assert exported["settings"]["system"] == "Be kind."
+    with pytest.raises(UsageError, match="is there already"):
+        run(conversation, f"/export md {tmp_path / 'talk.md'}")
 
 
 def test_a_model_path_is_shown_by_its_name(headless: LoadedModel) -> None:
-    """The first line has the file's name, not all of its path."""
-    from mtplx.chat.report import opening
-
-    first = opening(Conversation(headless, Settings()), is_interactive=True)[0]
-    assert first.split()[0] == Path(headless.path).name
+    """/model has the file's name and its path, and the opening says why nothing is drafted."""
+    conversation = Conversation(headless, Settings())
+    assert run(conversation, "/model").lines[0] == f"tiny.gguf: {headless.path}"
+    assert opening(conversation)[0].startswith("No MTP head was found")

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from mtplx.chat.commands import message_of
+from mtplx.chat.entry import unquoted
 from mtplx.chat.history import EntryHistory
 
 
@@ -33,14 +35,29 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
 
 
 def test_a_pasted_command_comes_back_as_a_message(tmp_path: Path) -> None:
-    """Pasted text of one line gets the second slash that keeps it from being a command."""
+    """Pasted text of one line gets what keeps it from being a command or quoted."""
     history = EntryHistory(tmp_path / "history")
-    history.is_pasted = True
-    for entry in ("/clear", "/clear\nall", "//x", "text"):
+    history.is_literal = True
+    for entry in ("/clear", "/clear\nall", "//x", "text", '"""a"""'):
         history.append_string(entry)
-    history.is_pasted = False
+    history.is_literal = False
     history.append_string("/stats")
-    assert stored(tmp_path / "history") == ["//clear", "/clear\nall", "///x", "text", "/stats"]
+    assert stored(tmp_path / "history") == [
+        "//clear",
+        "/clear\nall",
+        "///x",
+        "text",
+        '"""\n"""a"""\n"""',
+        "/stats",
+    ]
+    entered = [unquoted(text) for text in stored(tmp_path / "history")]
+    assert [message_of(entry) for entry in entered[:-1]] == [
+        "/clear",
+        "/clear\nall",
+        "//x",
+        "text",
+        '"""a"""',
+    ]
 
 
 def test_two_conversations_at_once_mix_no_entries(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from mtplx.chat.render import LONGEST_SPAN, MarkdownRenderer, PlainRenderer
+from mtplx.chat.render import LONGEST_SPAN, MarkdownRenderer, PlainRenderer, ThoughtRenderer
 from mtplx.chat.theme import CALM, PLAIN, Theme
 
 many = settings(deadline=None, derandomize=True, max_examples=100)
@@ -182,3 +182,17 @@ def test_what_no_terminal_shows_is_left_as_it_is() -> None:
     renderer = PlainRenderer()
     text = "**a** " * 50 + "\n\n- `b`  \n字"
     assert renderer.feed(text) + renderer.finish() == text + "\n"
+
+
+@pytest.mark.parametrize("cut", [1, 5, 1000])
+def test_thoughts_have_a_bar_before_every_line(cut: int) -> None:
+    """Lines of what was thought are set off, also those that the width makes, and only that."""
+    text = "one two three four five six\n\n**seven** 字 \x1b[2J"
+    renderer = ThoughtRenderer(CALM, lambda: 24)
+    pieces = [renderer.feed(text[i : i + cut]) for i in range(0, len(text), cut)]
+    rendered = characters("".join(pieces) + renderer.finish())
+    assert rendered == "│ one two three four\n│ five six\n│ \n│ **seven** 字 \\e[2J\n"
+    plain = ThoughtRenderer(PLAIN, None)
+    assert plain.feed(text) + plain.finish() == (
+        "| one two three four five six\n| \n| **seven** 字 \\e[2J\n"
+    )

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,22 +10,21 @@ import pytest
 from tests.chat.typist import (
     ALT_ENTER,
     CONTROL_C,
-    CONTROL_D,
     ENTER,
+    TAB,
     UP,
     Typist,
     at_terminal,
+    said,
 )
 from tests.tiny_gguf import write_model
 
 pytestmark = pytest.mark.slow
 CLOSING = r"tokens?/s .*\n"
-PROMPT = r"\n>[ \x08]*$"
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+EDITOR = """#!/bin/sh
+cp "$1" "$1.before"; mv "$1.before" before.txt
+printf '/from the\\neditor\\n' > "$1"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +33,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(model: Path, home: Path) -> Iterator[Typist]:
-    with at_terminal(["--model", model, "--max-tokens", "8"], home) as typist:
-        typist.expect(r"/help")
+def shared(home: Path) -> Iterator[Typist]:
+    editor = home / "editor.sh"
+    editor.write_text(EDITOR)
+    editor.chmod(0o755)
+    (home / "shopping list.txt").write_text("remember the milk\n")
+    model = write_model(home / "tiny.gguf")
+    write_model(home / "other.gguf")
+    with at_terminal(["--model", model, "--max-tokens", "8"], home, VISUAL=str(editor)) as typist:
+        typist.expect("no MTP head|No MTP head")
         yield typist
 
 
@@ -47,7 +51,7 @@ def typist(shared: Typist) -> Typist:
     shared.press(CONTROL_C)
     shared.say("/clear")
     shared.expect("A new conversation.")
-    shared.expect(PROMPT)
+    shared.at_prompt()
     return shared
 
 
@@ -55,7 +59,7 @@ def entries(home: Path) -> list[str]:
     """What the history file holds, the oldest first."""
     content = (home / "DATA" / "mtplx" / "chat-history").read_bytes().decode()
     blocks = re.findall(r"\n# [^\n]*\n((?:\+[^\n]*\n)+)", content)
-    return ["\n".join(line[1:] for line in block.splitlines()) for block in blocks]
+    return ["\n".join(line[1:] for line in block.split("\n")[:-1]) for block in blocks]
 
 
 def num_replies(typist: Typist) -> int:
@@ -65,47 +69,67 @@ def num_replies(typist: Typist) -> int:
     return int(found[1])
 
 
-def test_a_long_paste_is_one_message_to_the_byte(typist: Typist, home: Path) -> None:
+def test_a_long_paste_is_one_message_to_the_byte(typist: Typist) -> None:
     """200 pasted lines with a command and quotes inside are sent as they are, on Enter only."""
-    lines = [f"{i} " for i in range(200)]
-    lines[0], lines[50], lines[60], lines[-1] = "/stats", "/clear", '"""', "end\\"
+    lines = [f"{i} \té👍🏽" for i in range(200)]
+    lines[0], lines[50], lines[60], lines[-1] = '"""', "/clear", '"""', "end\\"
     text = "\n".join(lines)
     typist.paste(text)
     typist.read_for(1.0)
     assert not re.search(CLOSING, typist.unread())
     typist.press(ENTER)
-    typist.expect(r"more lines\r\n[\s\S]*\d tokens?/s")
-    assert entries(home)[-1] == text
-    assert num_replies(typist) == 1
+    typist.expect(r"more lines\r\n[\s\S]*(\d tokens?/s|The prompt has)")
+    typist.press(UP)  # the message is beyond the tiny model's context, so it was taken back
+    typist.read_for(0.3)
+    typist.press(CONTROL_C)
+    assert num_replies(typist) == 0
+
+
+def test_a_paste_reaches_the_model_to_the_byte(typist: Typist, home: Path) -> None:
+    """What was pasted, quotes and a command at its beginning included, is the message."""
+    text = '/clear\n\n"""  \n\té 字👍🏽\\'
+    typist.paste(text)
+    typist.press(ENTER)
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    assert said(home) == [text]
 
 
 def test_a_pasted_command_is_a_message(typist: Typist, home: Path) -> None:
     """A single pasted line is no command, also when it is brought back from the history."""
-    for keys in (b"\x1b[200~/exit\x1b[201~", UP + UP):
+    for keys in (b"\x1b[200~/exit\x1b[201~", UP):
         typist.press(keys)
         typist.read_for(0.3)
         typist.press(ENTER)
         typist.expect(CLOSING)
-        typist.expect(PROMPT)
-        typist.say("x")
-        typist.expect(CLOSING)
-        typist.expect(PROMPT)
-    assert "//exit" in entries(home)
+        typist.at_prompt()
+    assert entries(home)[-1] == "//exit"
+    assert said(home) == ["/exit", "/exit"]
 
 
-@pytest.mark.parametrize("keys", [b"one\\\rtwo", b"one" + ALT_ENTER + b"two"])
-def test_a_new_line_can_be_typed(typist: Typist, home: Path, keys: bytes) -> None:
-    """A backslash before Enter, or Alt-Enter, goes on in a new line of the same message."""
-    typist.press(keys + ENTER)
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        (b"one\\\rtwo", "one\ntwo"),
+        (b"one" + ALT_ENTER + b"two", "one\ntwo"),
+        (b'"""\rone\r/exit\r"""', "one\n/exit"),
+        (b'"""//one"""', "//one"),
+        (b"//exit", "/exit"),
+        (b"/exit" + ALT_ENTER + b"is a word", "/exit\nis a word"),
+        (b'\x1b[200~"""a\x1b[201~', '"""a'),
+        (b"caf\xe9 \xff", "caf\ufffd \ufffd"),
+    ],
+)
+def test_what_is_typed_is_the_message(
+    typist: Typist, home: Path, keys: bytes, message: str
+) -> None:
+    """New lines by backslash, Alt-Enter and three quotes; two slashes; text that is no UTF-8."""
+    typist.press(keys)
+    typist.read_for(0.3)
+    typist.press(ENTER)
     typist.expect(CLOSING)
-    assert entries(home)[-1] == "one\ntwo"
-
-
-def test_a_message_of_lines_is_no_command(typist: Typist) -> None:
-    """A typed message of several lines is sent even if it begins with a command's name."""
-    typist.press(b"/exit" + ALT_ENTER + b"is a word" + ENTER)
-    typist.expect(CLOSING)
-    assert num_replies(typist) == 1
+    typist.at_prompt()
+    assert said(home) == [message]
 
 
 def test_control_c_at_an_empty_prompt_gives_a_hint(typist: Typist) -> None:
@@ -113,6 +137,15 @@ def test_control_c_at_an_empty_prompt_gives_a_hint(typist: Typist) -> None:
     for _ in range(3):
         typist.press(CONTROL_C)
         typist.expect("Ctrl-D or /exit leaves")
+    assert num_replies(typist) == 0
+
+
+def test_a_signal_in_a_search_gives_the_line_back(typist: Typist) -> None:
+    """SIGINT while the history is searched ends the search, and everything can be typed again."""
+    typist.press(b"\x12")
+    typist.expect("search")
+    typist.signal(signal.SIGINT)
+    typist.expect("Ctrl-D or /exit leaves")
     assert num_replies(typist) == 0
 
 
@@ -147,8 +180,8 @@ def test_text_pasted_into_a_reply_waits_for_enter(typist: Typist, home: Path) ->
     typist.expect("last")
     typist.press(ENTER)
     typist.expect(CLOSING)
-    assert entries(home)[-1] == "first\n/exit\nlast"
-    assert num_replies(typist) == 2
+    typist.at_prompt()
+    assert said(home) == ["one", "first\n/exit\nlast"]
 
 
 def test_an_empty_line_is_not_said(typist: Typist) -> None:
@@ -157,106 +190,106 @@ def test_an_empty_line_is_not_said(typist: Typist) -> None:
     assert num_replies(typist) == 0
 
 
-def test_broken_utf8_does_not_end_the_conversation(typist: Typist) -> None:
-    """Bytes that are no text are replaced in the message."""
-    typist.press(b"caf\xe9 \xff" + ENTER)
+def test_tab_completes_commands_what_follows_them_and_paths(typist: Typist, home: Path) -> None:
+    """A command by its beginning, a field of /set, and a path with spaces after /read."""
+    typist.press(b"/he" + TAB)
+    typist.read_for(0.5)
+    typist.press(ENTER)
+    typist.expect("begin a new conversation")
+    typist.press(b"/set min" + TAB)
+    typist.read_for(0.5)
+    typist.press(ENTER)
+    typist.expect("min_p 0")
+    typist.press(b"/read shop" + TAB)
+    typist.read_for(0.5)
+    typist.press(ENTER)
+    typist.expect("shopping list.txt, .* goes with your next message")
+    typist.say("What is it?")
     typist.expect(CLOSING)
-    assert num_replies(typist) == 1
+    typist.at_prompt()
+    assert said(home) == ["shopping list.txt:\n```\nremember the milk\n```\n\nWhat is it?"]
 
 
-@pytest.mark.parametrize(("keys", "code"), [(CONTROL_D, 0), (b"/exit\r", 0), (b"x\r\x04", 0)])
-def test_leaving_gives_the_terminal_back(
-    model: Path, tmp_path: Path, keys: bytes, code: int
-) -> None:
-    """Ctrl-D and /exit end with code 0, and the terminal is as it was."""
-    with at_terminal(["--model", model, "--max-tokens", "8"], tmp_path) as typist:
-        before = typist.modes()
-        typist.expect("/help")
-        typist.press(keys)
-        assert typist.exit_code() == code
-        typist.read_for(0.3)
-        assert typist.modes() == before
-        assert typist.output.rindex(b"\x1b[?2004l") > typist.output.rindex(b"\x1b[?2004h")
+@pytest.mark.parametrize("keys", [b"/edit draft\r", b"draft\x18\x05"])
+def test_a_message_can_be_written_in_an_editor(typist: Typist, home: Path, keys: bytes) -> None:
+    """/edit and Ctrl-X Ctrl-E open the editor with the text; what it leaves is sent by Enter."""
+    typist.press(keys)
+    typist.expect("/from the")
+    typist.read_for(0.3)
+    assert (home / "before.txt").read_text() == "draft\n"
+    typist.press(ENTER)
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    assert said(home) == ["/from the\neditor"]
 
 
-@pytest.mark.parametrize(
-    ("death", "moment"),
-    [
-        (signal.SIGKILL, b""),
-        (signal.SIGKILL, b"half a line"),
-        (signal.SIGKILL, b"x\r"),
-        (signal.SIGTERM, b"x\r"),
-    ],
-)
-def test_a_killed_process_leaves_terminal_and_history_intact(
-    model: Path, tmp_path: Path, death: signal.Signals, moment: bytes
-) -> None:
-    """After kill -9 at the prompt or in a reply the terminal is as before and nothing is lost."""
-    endless = ["--model", model, "--max-tokens", "100000", "--logit-bias", "1=-inf"]
-    with at_terminal(endless, tmp_path) as typist:
-        before = typist.modes()
-        typist.expect("/help")
-        typist.say("/stats")
-        typist.expect("Caches.*\n")
-        assert typist.modes() != before
-        typist.press(moment)
-        typist.read_for(0.5)
-        typist.signal(death)
-        assert typist.exit_code() == -death
-        deadline = time.monotonic() + 5
-        while typist.modes() != before and time.monotonic() < deadline:
-            typist.read_for(0.05)
-        assert typist.modes() == before
-        typist.read_for(0.3)
-        assert typist.output.rindex(b"\x1b[?2004l") > typist.output.rindex(b"\x1b[?2004h")
-    assert entries(tmp_path) == ["/stats", "x"] if moment == b"x\r" else ["/stats"]
-    with at_terminal(endless, tmp_path) as typist:
-        typist.expect("/help")
-        typist.press(UP)
-        typist.expect(r"\n>[ \x08]*" + entries(tmp_path)[-1])
+def test_undo_puts_the_message_back_into_the_line(typist: Typist, home: Path) -> None:
+    """After /undo the message can be changed and sent again, and only that one was said."""
+    typist.say("first try")
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    typist.say("/undo")
+    typist.expect("taken back")
+    typist.expect("> first try")
+    typist.press(b" again" + ENTER)
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    typist.say("/tokens")
+    typist.expect(r"User +\d+ in 1")
+    assert said(home)[-1] == "first try again"
 
 
-def test_no_color_means_no_paint(model: Path, tmp_path: Path) -> None:
-    """With NO_COLOR set, nothing on the screen is painted."""
-    with at_terminal(["--model", model], tmp_path, NO_COLOR="1") as typist:
-        typist.say("Hello")
-        typist.expect(CLOSING)
-        painted = re.findall(rb"\x1b\[([0-9;]*)m", typist.output)
-        assert set(painted) <= {b"", b"0"}
+def test_an_image_is_a_clear_error(typist: Typist) -> None:
+    """A model without image input says so by name."""
+    typist.say("/image cat.png")
+    typist.expect(r"tiny\.gguf has no image input")
 
 
-def test_a_dumb_terminal_gets_plain_lines(model: Path, tmp_path: Path) -> None:
-    """With TERM=dumb there is no escape sequence at all, and the keys that leave still do."""
-    with at_terminal(["--model", model, "--max-tokens", "8"], tmp_path, TERM="dumb") as typist:
-        typist.expect("/help")
-        typist.press(b"Hello\n")
-        typist.expect(CLOSING)
-        typist.expect(PROMPT)
-        typist.press(CONTROL_C)
-        typist.expect("Ctrl-D or /exit leaves")
-        typist.press(CONTROL_D)
-        assert typist.exit_code() == 0
-        assert b"\x1b" not in typist.output
+def test_another_conversation_goes_on(typist: Typist, home: Path) -> None:
+    """/load shows the last turn of the named conversation, and what is said then belongs to it."""
+    typist.say("One")
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    typist.say("/save the first")
+    typist.expect("Kept as the first")
+    typist.say("/clear")
+    typist.expect("A new conversation")
+    typist.at_prompt()
+    typist.say("Two")
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    typist.say("/load the f")
+    typist.expect("> One")
+    typist.at_prompt()
+    typist.say("Three")
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    assert said(home) == ["One", "Three"]
+    typist.say("/load missing")
+    typist.expect("no conversation 'missing'")
+    typist.at_prompt()
+    assert num_replies(typist) == 1  # since it was loaded
 
 
-def test_a_home_that_cannot_be_written_only_costs_the_history(model: Path, tmp_path: Path) -> None:
-    """Where no history can be kept, one line says so and the conversation goes on."""
-    (tmp_path / "DATA").write_text("in the way")
-    with at_terminal(["--model", model, "--max-tokens", "8"], tmp_path) as typist:
-        typist.expect("not remembered")
-        typist.say("Hello")
-        typist.expect(CLOSING)
-
-
-def test_stop_and_go_on_keeps_the_conversation(model: Path, tmp_path: Path) -> None:
-    """Ctrl-Z at the prompt gives the shell its terminal; going on finds everything in place."""
-    with at_terminal(["--model", model, "--max-tokens", "8"], tmp_path) as typist:
-        typist.say("Hello")
-        typist.expect(CLOSING)
-        typist.expect(PROMPT)
-        before = typist.modes()
-        typist.signal(signal.SIGSTOP)
-        typist.signal(signal.SIGCONT)
-        typist.read_for(0.3)
-        assert typist.modes() == before
-        assert num_replies(typist) == 1
+def test_the_conversation_goes_on_with_another_model(typist: Typist, home: Path) -> None:
+    """/model loads another model for the same conversation; one that is not there does nothing."""
+    typist.say("One")
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    typist.say(f"/model {home}/missing.gguf")
+    typist.expect("missing.gguf")
+    typist.expect(r"[Nn]o|not")
+    typist.at_prompt()
+    typist.say(f"/model {home}/other.gguf")
+    typist.expect("> One")
+    typist.at_prompt()
+    typist.say("Two")
+    typist.expect(CLOSING)
+    typist.at_prompt()
+    assert said(home) == ["One", "Two"]
+    typist.say("/model")
+    typist.expect(r"other\.gguf")
+    typist.at_prompt()
+    typist.say(f"/model {home}/tiny.gguf")
+    typist.expect("> Two")
+    typist.at_prompt()

@@ -1,6 +1,7 @@
 """Somebody at a real terminal: a pseudo-terminal with `mtplx chat` on its other side."""
 
 import fcntl
+import json
 import os
 import re
 import select
@@ -14,10 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pyte
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60.0  # for a loaded machine to load a model or to answer
-CONTROL_C, CONTROL_D, ENTER, ALT_ENTER, UP = b"\x03", b"\x04", b"\r", b"\x1b\r", b"\x1b[A"
-SEQUENCE = re.compile(rb"\x1b(\[[0-9;?]*[a-zA-Z]|[()][A-Z0-9]|[=>])")
+CONTROL_C, CONTROL_D, CONTROL_O = b"\x03", b"\x04", b"\x0f"
+ENTER, ALT_ENTER, UP, TAB = b"\r", b"\x1b\r", b"\x1b[A", b"\t"
+SEQUENCE = re.compile(rb"\x1b(\[[0-9;?]*[a-zA-Z]|[()][A-Z0-9]|[=>78DM])")
 
 # A process without job control between the terminal and the program, as `make` is. It has the
 # terminal, says the program's process id and how it ended, and lives on.
@@ -39,16 +43,22 @@ time.sleep(600)
 class Typist:
     """Types at the program's terminal and reads its screen."""
 
-    def __init__(self, master: int, notes: Path) -> None:
+    def __init__(self, master: int, notes: Path, screen: pyte.Screen) -> None:
         self.master = master
+        self.screen = screen
         self.output = b""  # all of it
+        self.pressed = b""  # by press, say and paste
         self._notes = notes
         self._read_to = 0
+        self._stream = pyte.ByteStream(screen)
 
     @property
     def pid(self) -> int:
         """The program's process id."""
         return int(self._wait_for_note(0))
+
+    def has_ended(self) -> bool:
+        return len(self._notes.read_text().splitlines()) > 1
 
     def exit_code(self) -> int:
         """The program's exit code, once it has ended."""
@@ -56,6 +66,7 @@ class Typist:
 
     def press(self, keys: bytes | str) -> None:
         data = keys.encode() if isinstance(keys, str) else keys
+        self.pressed += data
         while data:
             self._read(0)  # or both sides wait for each other
             data = data[os.write(self.master, data[:512]) :]
@@ -85,12 +96,26 @@ class Typist:
         """The output behind what was expected last, without escape sequences."""
         return SEQUENCE.sub(b"", self.output[self._read_to :]).decode(errors="replace")
 
+    def at_prompt(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until the cursor stands at an empty prompt, and leave all output behind."""
+        deadline = time.monotonic() + timeout_s
+        while not self._is_at_prompt():
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, "No prompt came. There was:\n" + "\n".join(self.shown())
+            self._read(min(left_s, 1.0))
+        self._read_to = len(self.output)
+
+    def shown(self) -> list[str]:
+        """The lines on the screen, without spaces at their ends."""
+        return [line.rstrip() for line in self.screen.display]
+
     def read_for(self, duration_s: float) -> None:
         deadline = time.monotonic() + duration_s
         while (left_s := deadline - time.monotonic()) > 0:
             self._read(left_s)
 
     def resize(self, columns: int, rows: int) -> None:
+        self.screen.resize(rows, columns)
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def modes(self) -> list[object]:
@@ -100,6 +125,11 @@ class Typist:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the program alone."""
         os.kill(self.pid, number)
+
+    def hang_up(self) -> None:
+        """Close the terminal, as its window does."""
+        os.close(self.master)
+        self.master = -1
 
     def _raw_length(self, text: str) -> int:
         """How many bytes of unread output show this beginning of it."""
@@ -113,9 +143,15 @@ class Typist:
                 wanted, place = wanted[1:], place + 1
         return place
 
+    def _is_at_prompt(self) -> bool:
+        cursor = self.screen.cursor
+        return cursor.x == 2 and self.screen.display[cursor.y].rstrip() == ">"
+
     def _read(self, timeout_s: float) -> None:
         if select.select([self.master], [], [], timeout_s)[0]:
-            self.output += os.read(self.master, 65536)
+            data = os.read(self.master, 65536)
+            self.output += data
+            self._stream.feed(data)
 
     def _wait_for_note(self, line: int) -> str:
         deadline = time.monotonic() + PATIENCE_S
@@ -153,7 +189,7 @@ def at_terminal(
         cwd=home,
     )
     os.close(slave)
-    typist = Typist(master, notes)
+    typist = Typist(master, notes, pyte.Screen(columns, rows))
     try:
         yield typist
     finally:
@@ -161,4 +197,13 @@ def at_terminal(
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         leader.wait()
-        os.close(master)
+        if typist.master >= 0:
+            os.close(master)
+
+
+def said(home: Path) -> list[str]:
+    """The messages of the last conversation that anything was said in, to the character."""
+    folder = home / "DATA" / "mtplx" / "conversations"
+    path = max(folder.glob("*.jsonl"), key=lambda file: file.stat().st_mtime_ns)
+    records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    return [record["text"] for record in records if record["type"] == "user"]
