@@ -43,7 +43,7 @@ ALL = (
     | {"blas", "loading", "profile", "prompts", "text", "generate", "request", "result", ""}
 )
 ALLOWED: dict[str, set[str]] = {
-    "": {"blas", "errors", "generate", "loading", "sampling"},
+    "": {"blas", "draft_options", "errors", "generate", "loading", "sampling"},
     "errors": set(),
     "paths": {"errors"},
     "files": {"errors"},
