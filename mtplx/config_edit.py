@@ -79,6 +79,7 @@ def _edit(path: Path, change: Callable[[Any], bool]) -> bool:
     change: does it to plain tables as to the document that keeps their form.
     """
     import tomlkit
+    from tomlkit.exceptions import TOMLKitError
 
     ensure_dir(path.parent)
     with locked(path.with_name(f".{path.name}.lock"), lambda: None):
@@ -86,10 +87,14 @@ def _edit(path: Path, change: Callable[[Any], bool]) -> bool:
         tables = parsed(content, path)
         checked_config(tables, path)  # a file that is wrong is not written over
         document = tomlkit.parse(content.decode("utf-8-sig"))
-        if not (change(tables) and change(document)):
+        if not change(tables):
             return False
-        changed = tomlkit.dumps(document).encode()
-        if parsed(changed, path) != tables:
+        try:
+            change(document)
+            changed = tomlkit.dumps(document).encode()
+        except (ValueError, TOMLKitError):  # forms that it does not change, such as {a = {}}
+            changed = b""
+        if not changed or parsed(changed, path) != tables:
             raise ConfigError(f"{path} cannot be changed without losing something; edit it there.")
         _write(path, changed)
     return True

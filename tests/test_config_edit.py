@@ -222,3 +222,12 @@ def test_a_folder_that_cannot_be_written_is_named() -> None:
         pytest.skip("needs a file system nobody may write")
     with pytest.raises(FileAccessError, match="/proc"):
         set_setting(Path("/proc/mtplx/config.toml"), ("top_k",), 3)
+
+
+def test_a_form_that_cannot_be_changed_is_an_error(tmp_path: Path) -> None:
+    """Tables within one line take no table more; the file stays as it is."""
+    path = tmp_path / "config.toml"
+    path.write_text("models = {a = {temperature = 1}}\n")
+    with pytest.raises(ConfigError, match="edit it there"):
+        set_setting(path, ("models", "c", "temperature"), 0.5)
+    assert path.read_text() == "models = {a = {temperature = 1}}\n"

@@ -1,5 +1,6 @@
 """Warps that depend on what was said, in whole decodes."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -156,3 +157,23 @@ def test_the_numbers_of_xtc_belong_to_positions() -> None:
     assert numbers.max() < 1
     others = [gate_uniforms(4, 20, 40), round_uniforms(3, 20, 39).choose[:, 0]]
     assert all(len({*numbers.tolist()} & {*np.array(o).tolist()}) == 0 for o in others)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_grammar_is_not_asked_behind_a_token_it_forbids(depth: int) -> None:
+    """Tokens must alternate between even and odd: what is drafted against that is only refused."""
+
+    def alternating(token_ids: mx.array, logits: mx.array) -> mx.array:
+        after = [int(token_id) % 2 for token_id in np.array(token_ids)[len(PROMPT) - 1 :]]
+        assert all(a != b for a, b in itertools.pairwise(after)), "no such text"
+        return mx.where(mx.arange(logits.shape[-1]) % 2 != after[-1], logits, -mx.inf)
+
+    params = replace(GREEDY, processors=(alternating,))
+    expected = plain(TARGET, PROMPT, params)
+    for slips in itertools.product(range(depth), repeat=2):  # a token's neighbour is forbidden
+
+        def slip_at(position: int, slips: tuple[int, ...] = slips) -> int:
+            return slips[position % 2]
+
+        state = DecodeState(TARGET, ScriptedDrafter(TARGET, [*PROMPT, *expected], slip_at))
+        assert finish(start(state, PROMPT, params, depth=depth)) == expected

@@ -8,6 +8,7 @@ performs the same records again. So both are the same at every point.
     piece           part of a reply that is on its way
     undo            the last message and its reply are taken back
     regen           only the reply is, to be made again
+    restore         it is there again, as no other has come of that
     settings, seed, model                           what holds from here on
     drop            the oldest messages are no longer given to the model
 """
@@ -23,17 +24,16 @@ from mtplx.text.template import Message
 VERSION = 1
 Record = Mapping[str, object]
 Value = TypeVar("Value")
-_SEEDS = 2**64
-_STRIDE = 0x9E3779B97F4A7C15  # odd, so that the seeds of a message's replies all differ
 
 
 @dataclass(slots=True)
 class Transcript:
     """A conversation up to now.
 
-    model: as it was asked for. seed: of the first reply to each message.
+    model: as it was asked for. seed: what the seeds of all replies are made from.
     messages: all of them; those before `first` are no longer given to the model.
     num_again: how often the reply to the last message was taken back to be made again.
+    replaced: the last reply while another one is made in its place.
     unfinished: the reply that is on its way, reasoning and content.
     """
 
@@ -43,12 +43,20 @@ class Transcript:
     messages: list[Message] = field(default_factory=list)
     first: int = 0
     num_again: int = 0
+    replaced: Message | None = None
     unfinished: tuple[str, str] = ("", "")
 
     @property
     def reply_seed(self) -> int:
-        """The seed of the next reply."""
-        return (self.seed + self.num_again * _STRIDE) % _SEEDS
+        """The seed of the next reply, which no other reply of the conversation has.
+
+        Random numbers go by position, and replies may stand at the same ones: where history is
+        dropped or told again without its reasoning, the next prompt can be the shorter.
+        """
+        from mtplx.rng import sample_seed  # not at the start: it brings MLX
+
+        num_replies = sum(message.role == "assistant" for message in self.messages)
+        return sample_seed(self.seed, num_replies + (self.num_again << 32))
 
     @property
     def prompt(self) -> list[Message]:
@@ -73,9 +81,14 @@ def records_of(transcript: Transcript) -> Iterator[Record]:
         "seed": transcript.seed,
         "settings": settings_to_plain(transcript.settings),
     }
-    for message in transcript.messages:
-        reasoning = {} if message.role == "user" else {"reasoning": message.reasoning}
-        yield {"type": message.role, "text": message.content, **reasoning}
+    said = [i for i, message in enumerate(transcript.messages) if message.role == "user"]
+    for index, message in enumerate(transcript.messages):
+        more: dict[str, object] = {}
+        if message.role == "assistant":
+            more["reasoning"] = message.reasoning
+        elif index == said[-1] and transcript.num_again:
+            more["num_again"] = transcript.num_again
+        yield {"type": message.role, "text": message.content, **more}
     if transcript.first:
         yield {"type": "drop", "first": transcript.first}
 
@@ -108,8 +121,10 @@ def perform(transcript: Transcript, record: Record) -> None:
 
 
 def _user(transcript: Transcript, record: Record) -> None:
+    num_again = _take(record, "num_again", int) if "num_again" in record else 0
     transcript.messages.append(Message("user", _take(record, "text", str)))
-    transcript.num_again = 0
+    transcript.num_again = num_again
+    transcript.replaced = None
     transcript.unfinished = ("", "")
 
 
@@ -126,6 +141,7 @@ def _assistant(transcript: Transcript, record: Record) -> None:
     _expect_last(transcript, "user")
     reasoning = _take(record, "reasoning", str)
     transcript.messages.append(Message("assistant", _take(record, "text", str), reasoning))
+    transcript.replaced = None
     transcript.unfinished = ("", "")
 
 
@@ -135,14 +151,24 @@ def _undo(transcript: Transcript, record: Record) -> None:
     _expect_last(transcript, "user")
     del transcript.messages[-1]
     transcript.num_again = 0
+    transcript.replaced = None
     transcript.unfinished = ("", "")
     transcript.first = min(transcript.first, len(transcript.messages))
 
 
 def _regen(transcript: Transcript, record: Record) -> None:
     _expect_last(transcript, "assistant")
-    del transcript.messages[-1]
+    transcript.replaced = transcript.messages.pop()
     transcript.num_again += 1
+
+
+def _restore(transcript: Transcript, record: Record) -> None:
+    if transcript.replaced is None:
+        raise UsageError("There is no reply that it could bring back.")
+    transcript.messages.append(transcript.replaced)
+    transcript.num_again -= 1
+    transcript.replaced = None
+    transcript.unfinished = ("", "")
 
 
 def _settings(transcript: Transcript, record: Record) -> None:
@@ -170,6 +196,7 @@ _ACTIONS: Mapping[str, Callable[[Transcript, Record], None]] = {
     "assistant": _assistant,
     "undo": _undo,
     "regen": _regen,
+    "restore": _restore,
     "settings": _settings,
     "seed": _seed,
     "model": _model,

@@ -27,7 +27,7 @@ def without_repetition(scores: mx.array, params: SamplingParams, history: Histor
     num_tokens = len(history.token_ids) + len(draft)
     if num_tokens <= params.dry_allowed_length:
         return scores
-    reach = num_tokens if params.dry_window is None else params.dry_window
+    reach = num_tokens if params.dry_window is None else min(params.dry_window, num_tokens)
     starts = np.maximum(len(history.token_ids) - reach + ahead, 0)  # [R], where each row begins
     first = min(starts[0], len(history.token_ids))
     committed = np.asarray(history.token_ids[first:], dtype=np.int64)

@@ -33,7 +33,8 @@ def seen(
     """
     draft, ahead = history.drafted(), history.num_ahead(num_rows)
     num_committed = len(history.token_ids)
-    reach = num_committed + len(draft) if window is None else window
+    everything = num_committed + len(draft)
+    reach = everything if window is None else min(window, everything)
     starts = np.clip(num_committed - reach + ahead, 0, num_committed)  # of the committed part
     committed = np.asarray(history.token_ids[starts[0] :], dtype=np.int64)
     counts = np.bincount(committed)

@@ -1,5 +1,6 @@
 """What a request says about single tokens: bias, allowed tokens, functions of its own."""
 
+import math
 from collections.abc import Callable, Iterable
 
 import mlx.core as mx
@@ -33,7 +34,9 @@ def allowed(scores: mx.array, params: SamplingParams) -> mx.array:
 def processed(scores: mx.array, params: SamplingParams, history: History) -> mx.array:
     """Scores [R, V] after the request's own functions, each row with the tokens before it.
 
-    Reads the draft. Raises SamplingError where a function gives something else than logits.
+    Reads the draft. Behind a drafted token that a function has forbidden, no function is asked: a
+    grammar has no answer there, and every law refuses that token. Raises SamplingError where a
+    function gives something else than logits.
     """
     if not params.processors:
         return scores
@@ -47,7 +50,9 @@ def processed(scores: mx.array, params: SamplingParams, history: History) -> mx.
             token_ids = mx.array(committed + draft[:ahead], dtype=mx.int32)
             logits = _result(processor, token_ids, logits)
         rows.append(logits)
-    return mx.concatenate(rows)
+        if ahead < len(draft) and logits[0, draft[ahead]].item() == -math.inf:
+            break
+    return mx.concatenate([*rows, scores[len(rows) :]])
 
 
 def _result(

@@ -20,11 +20,11 @@ extreme_params = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1e9, 1e-9]),
     presence_penalty=st.sampled_from([0, 1e9, -1e9]),
     frequency_penalty=st.sampled_from([0, 1e9, -1e9]),
-    penalty_window=st.sampled_from([None, 1, 3]),
+    penalty_window=st.sampled_from([None, 1, 3, 10**30]),
     dry_multiplier=st.sampled_from([0, 1e9, 1e-300]),
     dry_base=st.sampled_from([1.0, 1 + 1e-15, 1e9]),
     dry_allowed_length=st.sampled_from([1, 2]),
-    dry_window=st.sampled_from([None, 1, 3]),
+    dry_window=st.sampled_from([None, 1, 3, 10**30]),
     logit_bias=st.sampled_from([{}, {0: 1e9}, {0: -1e9}]),
     allowed_ids=st.sampled_from([None, None, (0,)]),
 )

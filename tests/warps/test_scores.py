@@ -63,7 +63,7 @@ def test_a_processor_may_forbid_and_may_change_the_type() -> None:
         return mx.where(mx.arange(6) == 2, logits, -mx.inf).astype(mx.float16)
 
     params = SamplingParams(temperature=0.5, processors=(only_two,))
-    warped = sampling.warp(block(2), params, History([1], mx.array([0, 3])))
+    warped = sampling.warp(block(2), params, History([1], mx.array([2, 2])))
     assert warped.probs.tolist() == [[0, 0, 1, 0, 0, 0]] * 3
     assert warped.probs.dtype == mx.float32
 
