@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help chat demo test check bench clean
+.PHONY: help chat demo test check exact bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -25,6 +25,9 @@ bench: $(VENV)/.installed ## Measure plain decoding and each draft depth on this
 
 test: $(VENV)/.installed-dev ## Run the whole test suite
 	@$(BIN)/python -m pytest $(ARGS)
+
+exact: $(VENV)/.installed-dev ## Prove that drafting changes no distribution
+	@$(BIN)/python -m tests.exact $(ARGS)
 
 check: $(VENV)/.installed-dev ## Formatting, lint and types
 	@$(BIN)/ruff format --check

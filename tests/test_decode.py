@@ -13,7 +13,6 @@ from mtplx.models.llama import LlamaTarget
 from mtplx.params import SamplingParams
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
-from tests.exact.reference import reference_scores
 from tests.tiny import (
     DIMS,
     GREEDY,
@@ -29,6 +28,7 @@ from tests.tiny import (
     tiny_head,
     tiny_target,
 )
+from tests.warps.reference import expected_scores
 
 TARGET = tiny_target()
 PROMPT = random_prompt(7)
@@ -122,7 +122,7 @@ def test_penalties_count_the_history_of_each_row(params: SamplingParams) -> None
         history = PROMPT + reply[:i]
         hidden = TARGET.forward(mx.array(history), TARGET.make_cache())
         logits = np.array(TARGET.logits(TARGET.normalise(hidden))[-1]).astype(np.float64)
-        assert np.argmax(reference_scores(logits, params, history)) == token_id
+        assert np.argmax(expected_scores(logits, params, history)) == token_id
     for slip in range(5):
         state = DecodeState(TARGET, script(slip, reply))
         assert finish(start(state, PROMPT, params, depth=4)) == reply

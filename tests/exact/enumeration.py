@@ -1,14 +1,14 @@
-"""The joint law of emitted tokens, measured from the production law in float64.
+"""The joint law of emitted tokens, measured from the production laws in float64.
 
 Nothing is sampled. For a given draft a law is a step function of its uniform numbers, so the
-probability of each of its outcomes is a difference of the places where it steps, and those are
-found by bisection of the production code itself. The outcomes of all drafts of all rounds are then
-added up to the distribution over whole texts.
+probability of each of its outcomes is a volume between the places where it steps. Those are found
+by bisection of the production code itself, which begins where theory puts them and goes over the
+whole interval where that is not so. The outcomes of all drafts of all rounds are then added up to
+the distribution over whole texts.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from unittest.mock import patch
 
 import mlx.core as mx
@@ -17,259 +17,204 @@ from numpy.typing import NDArray
 
 from mtplx import sampling, verification
 from mtplx.speculation import Draft, Uniforms
+from tests.exact.closed_forms import thresholds
+from tests.exact.scene import Floats, JointLaw, Path, Prefix, Scene, paths
 
-Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-Prefix = tuple[int, ...]
-Tree = Callable[[Prefix], Floats]
-JointLaw = dict[Prefix, float]
+Ints = NDArray[np.int32]
 Pair = tuple[mx.array, mx.array]
 
 ALMOST_ONE = 1 - 2.0**-53
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A target, a drafter and a stopping rule, small enough to enumerate.
-
-    target: (emitted, draft) -> [K + 1, V], the rows of a verify pass over the draft.
-    proposal: (emitted, draft so far) -> [V], what the next draft token is drawn from.
-    one_hot: the drafter hands over no probabilities, because its proposals are one-hot.
-    support: the ids that proposals are handed over for; None is all.
-    depth: how many tokens the round after these emitted ones drafts.
-    handed_over: the q that the drafter hands over if it is not the one it draws from.
-    """
-
-    target: Callable[[Prefix, Prefix], Floats]
-    proposal: Callable[[Prefix, Prefix], Floats]
-    depth: Callable[[Prefix], int]
-    one_hot: bool = False
-    support: tuple[int, ...] | None = None
-    handed_over: Callable[[Prefix, Prefix], Floats] | None = None
-    stop_id: int | None = None
-    max_tokens: int = 4
-    law: str = "rejection"
-
-    def is_over(self, emitted: Prefix) -> bool:
-        stopped = self.stop_id is not None and self.stop_id in emitted
-        return stopped or len(emitted) >= self.max_tokens
-
-    def cut(self, emitted: Prefix, fresh: Prefix) -> Prefix:
-        """The text after a round, cut at the first stop token and at the number of tokens."""
-        for token_id in fresh:
-            if self.is_over(emitted):
-                break
-            emitted = (*emitted, token_id)
-        return emitted
-
-
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """One draft that can come about in a round, and how likely it is."""
-
-    emitted: Prefix
-    draft: Prefix
-    probability: float
-    q: tuple[Floats, ...]
-
-
-def random_tree(vocab_size: int, seed: int, share_of_zeros: float = 0.0) -> Tree:
-    """A distribution for every prefix, unrelated from one prefix to the next."""
-
-    def distribution(prefix: Prefix) -> Floats:
-        rng = np.random.default_rng([seed, len(prefix), *prefix])
-        weights = rng.dirichlet(np.full(vocab_size, 0.8))
-        weights[rng.permutation(vocab_size)[1:]] *= rng.random(vocab_size - 1) >= share_of_zeros
-        return normalised(weights)
-
-    return distribution
-
-
-def normalised(weights: Floats) -> Floats:
-    """Weights [..., V] scaled to sum to 1."""
-    scaled: Floats = weights / weights.sum(axis=-1, keepdims=True)
-    return scaled
-
-
-def tree_rows(tree: Tree) -> Callable[[Prefix, Prefix], Floats]:
-    """The rows of a verify pass over a draft, read off a tree."""
-    return lambda emitted, draft: np.stack(
-        [tree(emitted + draft[:i]) for i in range(len(draft) + 1)]
-    )
-
-
-def plain_law(scene: Scene) -> JointLaw:
-    """The distribution over texts of drawing from the target one token at a time."""
-    finished: JointLaw = {}
-    open_texts: JointLaw = {(): 1.0}
-    while open_texts:
-        longer: JointLaw = {}
-        for emitted, probability in open_texts.items():
-            if scene.is_over(emitted):
-                finished[emitted] = probability
-                continue
-            for token_id, p in enumerate(scene.target(emitted, ())[0].tolist()):
-                longer[(*emitted, token_id)] = probability * p
-        open_texts = longer
-    return finished
+_RESOLUTION = 2.0**-50  # to which a step is located
+_NUM_PROBES = 3  # random outcomes per draft that the located steps have to predict
 
 
 def drafted_law(scene: Scene) -> JointLaw:
     """The distribution over texts of rounds of drafting and verifying."""
     reached: JointLaw = defaultdict(float, {(): 1.0})
     for length in range(scene.max_tokens):
-        paths = [
+        drafts = [
             path
             for emitted, probability in list(reached.items())
             if len(emitted) == length and not scene.is_over(emitted)
-            for path in _paths(scene, emitted, probability)
+            for path in paths(scene, emitted, probability)
         ]
-        for path, law in _with_laws(scene, paths):
-            for num_accepted, token_id in np.ndindex(*law.shape):
+        for path, law in _with_laws(scene, drafts):
+            for num_accepted, token_id in np.argwhere(law).tolist():
                 fresh = (*path.draft[:num_accepted], token_id)
                 text = scene.cut(path.emitted, fresh)
                 reached[text] += path.probability * float(law[num_accepted, token_id])
     return {text: p for text, p in reached.items() if scene.is_over(text)}
 
 
-def total_variation(one: JointLaw, other: JointLaw) -> float:
-    """Half the summed absolute difference of two distributions over texts."""
-    return sum(abs(one.get(t, 0) - other.get(t, 0)) for t in one.keys() | other.keys()) / 2
-
-
-def accepted_histogram(scene: Scene) -> Floats:
-    """[K + 1], how likely the first round is to accept 0, 1, ..., K tokens."""
-    histogram = np.zeros(scene.depth(()) + 1)
-    for path, law in _with_laws(scene, list(_paths(scene, (), 1.0))):
-        histogram += path.probability * law.sum(axis=1)
+def accepted_histogram(scene: Scene, emitted: Prefix = ()) -> Floats:
+    """[K + 1], how likely the round after these tokens is to accept 0, 1, ..., K drafted ones."""
+    histogram = np.zeros(scene.depth(emitted) + 1)
+    for path, law in _with_laws(scene, list(paths(scene, emitted))):
+        histogram[: len(law)] += path.probability * law.sum(axis=1)
     return histogram
 
 
-def expected_accepted(scene: Scene) -> float:
-    """The closed form: over i, the sum over x_1..x_i of the product of min(p_j, q_j)."""
-    total = 0.0
-    weights: JointLaw = {(): 1.0}
-    for _ in range(scene.depth(())):
-        longer: JointLaw = {}
-        for draft, weight in weights.items():
-            both = np.minimum(scene.target((), draft)[-1], scene.proposal((), draft))
-            longer.update({(*draft, int(x)): weight * both[x] for x in np.flatnonzero(both)})
-        weights = longer
-        total += sum(weights.values())
-    return total
+def mean_accepted(scene: Scene) -> float:
+    """Drafted tokens that the first round accepts, measured."""
+    histogram = accepted_histogram(scene)
+    return float(histogram @ np.arange(len(histogram)))
 
 
-def measured_law(scene: Scene, paths: list[_Path]) -> Floats:
-    """[B, K + 1, V], how likely it is that n tokens of a draft are kept and x follows them."""
-    p = np.stack([scene.target(path.emitted, path.draft) for path in paths])
-    num_paths, num_rows, vocab_size = p.shape
-    drafts = np.array([path.draft for path in paths], dtype=np.int32).reshape(num_paths, -1)
-    q = None
-    if drafts.size and not scene.one_hot:
-        columns = list(range(vocab_size) if scene.support is None else scene.support)
-        q = np.array([path.q for path in paths])[:, :, columns]
+def measured_law(scene: Scene, drafts: list[Path]) -> Floats:
+    """[B, K + 1, V], how likely it is that n tokens of a draft are kept and x follows them.
 
-    steps = _steps_of(scene, p, drafts, q).reshape(num_paths, -1)  # [B, K + (K + 1) (V - 1)]
-    kept, below = np.hsplit(steps, [num_rows - 1])
-    ones, zeros = np.ones((num_paths, 1)), np.zeros((num_paths, 1))
-    ends_here = 1 - np.hstack([kept, zeros])
-    reached = np.cumprod(np.hstack([ones, kept]), axis=1)
-    below = below.reshape(num_paths, num_rows, vocab_size - 1)
-    edges = np.concatenate([np.zeros_like(p[..., :1]), below, np.ones_like(p[..., :1])], axis=-1)
-    law: Floats = (reached * ends_here)[..., None] * np.diff(edges)
+    The drafts are of one length K.
+    """
+    lanes = _Lanes(scene, drafts)
+    num_draft = lanes.num_draft
+    tests = ~np.array(list(np.ndindex(*[2] * num_draft)), dtype=bool).reshape(
+        2**num_draft, num_draft
+    )
+    corners = np.where(tests, 0.0, ALMOST_ONE)  # [C, K], C = 2**K ways for the tests to fall out
+    counts, _ = lanes.run(np.tile(corners, (len(drafts), 1)), 0.5, len(corners))
+    counts = counts.reshape(len(drafts), -1)  # [B, C]
+    accept, below = _located(lanes, corners, counts)
+    volumes = np.where(tests, accept[:, None], 1 - accept[:, None]).prod(axis=-1)  # [B, C]
+    reached = (volumes[..., None] * (counts[..., None] == np.arange(num_draft + 1))).sum(axis=1)
+    _assert_predicts(lanes, accept, below, counts)
+    edges = np.pad(below, [(0, 0), (0, 0), (1, 1)])
+    edges[..., -1] = 1
+    law: Floats = reached[..., None] * np.diff(edges)
     return law
 
 
-def _steps_of(scene: Scene, p: Floats, drafts: NDArray[np.int32], q: Floats | None) -> Floats:
-    """Where the outcomes change over, for every path the following lanes.
+class _Lanes:
+    """The production law over B drafts of one length, run with any uniform numbers."""
 
-    K lanes: up to which accept number i draft token i is kept, those before it being kept.
-    (K + 1) (V - 1) lanes: up to which choose number the token after n kept ones is at most x.
+    def __init__(self, scene: Scene, drafts: list[Path]) -> None:
+        self.scene = scene
+        self.p = np.stack([scene.target(path.emitted, path.draft) for path in drafts])
+        num_drafts, num_rows, vocab_size = self.p.shape
+        self.num_draft = num_rows - 1
+        self.drafts = np.array([path.draft for path in drafts], dtype=np.int32)
+        self.drafts = self.drafts.reshape(num_drafts, self.num_draft)
+        self.q = np.array([path.q for path in drafts])
+        self.q = self.q.reshape(num_drafts, self.num_draft, vocab_size)
+        self.sampled = tuple(i for i in range(self.num_draft) if i not in scene.one_hot)
+
+    def known_q(self) -> Floats:
+        """[B, K, V], the q that the law is to reckon with."""
+        one_hot = np.eye(self.p.shape[-1])[self.drafts]
+        sampled = np.isin(np.arange(self.num_draft), self.sampled)
+        known: Floats = np.where(sampled[:, None], self.q, one_hot)
+        return known
+
+    def run(self, accept: Floats, choose: Floats | float, repeats: int = 1) -> tuple[Ints, Ints]:
+        """Accepted counts and token ids [K + 1], each draft `repeats` times in a row.
+
+        accept: [B * repeats, K]; choose: [B * repeats] or one for all.
+        """
+        num_lanes = len(self.p) * repeats
+        arrays = [self.p, accept, np.broadcast_to(choose, num_lanes)]
+        if self.sampled:
+            columns = slice(None) if self.scene.support is None else list(self.scene.support)
+            arrays.append(self.q[:, list(self.sampled)][..., columns])
+        repeated = [a if len(a) == num_lanes else np.repeat(a, repeats, axis=0) for a in arrays]
+        drafts = np.repeat(self.drafts, repeats, axis=0)
+        # One segment, so that one number decides; the other level of a draw is measured apart.
+        with mx.stream(mx.cpu), patch.object(sampling, "_SEGMENT", self.p.shape[-1]):
+            numbers = [mx.array(a, dtype=mx.float64) for a in repeated]
+            counts, token_ids = mx.vmap(self._law)(mx.array(drafts), *numbers)
+            return np.array(counts), np.array(token_ids)
+
+    def _law(self, ids: mx.array, p: mx.array, u: mx.array, v: mx.array, *q: mx.array) -> Pair:
+        support = self.scene.support
+        draft = Draft(
+            ids,
+            q[0] if q else None,
+            mx.array(support) if q and support is not None else None,
+            self.sampled if q and len(self.sampled) < self.num_draft else None,
+        )
+        uniforms = Uniforms(u, mx.broadcast_to(v, (p.shape[0], 2)))
+        acceptance = verification.LAWS[self.scene.law](p, draft, uniforms)
+        return acceptance.num_accepted, acceptance.token_ids
+
+
+def _located(lanes: _Lanes, corners: Floats, counts: Ints) -> tuple[Floats, Floats]:
+    """The steps: accept [B, K] and below [B, K + 1, V - 1], as in closed_forms.Thresholds.
+
+    A test is watched at a corner from which it alone changes the count, and the token after n kept
+    ones at a corner that keeps n. Where there is none, nothing depends on the step.
     """
-    num_paths, num_rows, vocab_size = p.shape
-    num_draft = num_rows - 1
-    n, x = (grid.ravel() for grid in np.mgrid[:num_rows, : vocab_size - 1])
-    order = np.arange(num_draft)
-    accepting = np.arange(num_draft + len(n)) < num_draft
-    position = np.concatenate([order, n])
-    sweeps = accepting[:, None] & (order == position[:, None])  # accept numbers that are varied
-    fixed = np.where(~accepting[:, None] & (order >= position[:, None]), ALMOST_ONE, 0.0)
-    bound = np.concatenate([np.full(num_draft, -1), x])
-    num_lanes = len(position)
-    p, drafts = np.repeat(p, num_lanes, axis=0), np.repeat(drafts, num_lanes, axis=0)
-    q = None if q is None else np.repeat(q, num_lanes, axis=0)
-    sweeps, fixed = (np.tile(a, (num_paths, 1)) for a in (sweeps, fixed))
-    accepting, position, bound = (np.tile(a, num_paths) for a in (accepting, position, bound))
+    num_drafts, num_rows, vocab_size = lanes.p.shape
+    num_draft, num_bounds = num_rows - 1, vocab_size - 1
+    bit = len(corners) >> np.arange(1, num_rows)  # [K], from a corner to its neighbour
+    index = np.arange(len(corners))
+    changes = (counts[:, None] != counts[:, index ^ bit[:, None]]) & (index & bit[:, None] == 0)
+    keeps = np.repeat(counts[:, None] == np.arange(num_rows)[:, None], num_bounds, axis=1)
+    places = np.concatenate([changes, keeps], axis=1)  # [B, lanes, C]
+    corner = places.argmax(axis=-1)
+    due = np.take_along_axis(counts, corner, axis=1)  # [B, lanes], the count below the step
+    repeats = num_draft + num_rows * num_bounds
+    varied = np.arange(repeats)[:, None] == np.arange(num_draft)
+    testing = varied.any(axis=1)
+    bound = np.where(testing, vocab_size, (np.arange(repeats) - num_draft) % num_bounds)
 
     def holds(u: Floats) -> Bools:
-        accept = np.where(sweeps, u[:, None], fixed)
-        choose = np.where(accepting, 0.0, u)
-        counts, token_ids = _run(scene, p, drafts, q, accept, choose)
-        chosen = np.take_along_axis(token_ids, position[:, None], axis=1)[:, 0]
-        chosen_here = (counts == position) & (chosen <= bound)
-        return np.where(accepting, counts > position, chosen_here)
+        accept = np.where(varied, u[..., None], corners[corner])
+        accept = accept.reshape(num_drafts * repeats, num_draft)
+        found, ids = lanes.run(accept, np.where(testing, 0.5, u).ravel(), repeats)
+        found, ids = found.reshape(num_drafts, -1), ids.reshape(num_drafts, repeats, -1)
+        chosen = np.take_along_axis(ids, due[..., None], axis=-1)[..., 0]
+        return np.asarray((found == due) & (chosen <= bound))
 
-    return step_positions(holds, len(position))
-
-
-def _paths(scene: Scene, emitted: Prefix, probability: float) -> Iterator[_Path]:
-    paths = [_Path(emitted, (), probability, ())]
-    for _ in range(scene.depth(emitted)):
-        longer = []
-        for path in paths:
-            drawn_from = scene.proposal(emitted, path.draft)
-            q = (scene.handed_over or scene.proposal)(emitted, path.draft)
-            longer += [
-                _Path(
-                    emitted, (*path.draft, int(x)), path.probability * drawn_from[x], (*path.q, q)
-                )
-                for x in np.flatnonzero(drawn_from)
-            ]
-        paths = longer
-    yield from paths
+    expected = thresholds(lanes.scene.law, lanes.p, lanes.drafts, lanes.known_q())
+    guess = np.concatenate([expected.accept, expected.below.reshape(num_drafts, -1)], axis=1)
+    steps = step_positions(holds, guess, np.asarray(places.any(axis=-1)))
+    return steps[:, :num_draft], steps[:, num_draft:].reshape(num_drafts, num_rows, -1)
 
 
-def _with_laws(scene: Scene, paths: list[_Path]) -> Iterator[tuple[_Path, Floats]]:
-    by_depth: dict[int, list[_Path]] = defaultdict(list)
-    for path in paths:
-        by_depth[len(path.draft)].append(path)
-    for group in by_depth.values():
-        yield from zip(group, measured_law(scene, group), strict=True)
+def step_positions(
+    holds: Callable[[Floats], Bools], guess: Floats, matters: Bools | None = None
+) -> Floats:
+    """Where in [0, 1] each lane of a predicate, true below and false above, changes over.
 
-
-def step_positions(holds: Callable[[Floats], Bools], num_lanes: int) -> Floats:
-    """Where in [0, 1] each lane of a predicate, true below and false above, changes over."""
-    low, high = np.zeros(num_lanes), np.ones(num_lanes)
-    for _ in range(54):
+    guess: [...], where to look first; a wrong one costs time alone. matters: [...], the lanes that
+    are looked at; the others keep their guess.
+    """
+    low, high = np.maximum(guess - 4 * _RESOLUTION, 0), np.minimum(guess + 4 * _RESOLUTION, 1)
+    starts = (low == 0) | holds(np.minimum(low, ALMOST_ONE))
+    ends = (high == 1) | ~holds(np.minimum(high, ALMOST_ONE))
+    settled = (starts & ends) if matters is None else (starts & ends) | ~matters
+    low, high = np.where(settled, low, 0.0), np.where(settled, high, 1.0)
+    while np.max(high - low, initial=0.0) > _RESOLUTION:
         middle = (low + high) / 2
         held = holds(np.minimum(middle, ALMOST_ONE))
         low, high = np.where(held, middle, low), np.where(held, high, middle)
-    for probe in (0.11, 0.37, 0.63, 0.89):
-        away = abs(probe - low) > 1e-9
-        assert np.array_equal(holds(np.full(num_lanes, probe))[away], (probe < low)[away])
     return (low + high) / 2
 
 
-def _run(
-    scene: Scene,
-    p: Floats,
-    drafts: NDArray[np.int32],
-    q: Floats | None,
-    accept: Floats,
-    choose: Floats,
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Accepted counts [B] and token ids [B, K + 1] of the production law, lane by lane."""
-    support = None if scene.support is None or q is None else mx.array(scene.support)
+def _assert_predicts(lanes: _Lanes, accept: Floats, below: Floats, outcome: Ints) -> None:
+    """Random numbers have the outcomes that the steps say: nothing else moves the law.
 
-    def law(p: mx.array, draft: mx.array, accept: mx.array, choose: mx.array, *q: mx.array) -> Pair:
-        uniforms = Uniforms(accept, mx.broadcast_to(choose, (p.shape[0], 2)))
-        acceptance = verification.LAWS[scene.law](
-            p, Draft(draft, q[0] if q else None, support), uniforms
-        )
-        return acceptance.num_accepted, acceptance.token_ids
+    outcome: [B, C], the accepted count at each corner, the first test as the highest bit and 0
+    where it is passed.
+    """
+    generator = np.random.default_rng(len(lanes.p))
+    place = 2 ** np.arange(lanes.num_draft)[::-1]
+    for _ in range(_NUM_PROBES):
+        numbers = generator.random(accept.shape)
+        choose = generator.random(len(accept))
+        counts, token_ids = lanes.run(numbers, choose)
+        cell = ((numbers >= accept) * place).sum(axis=1)
+        due = np.take_along_axis(outcome, cell[:, None], axis=1)[:, 0]
+        steps = np.take_along_axis(below, due[:, None, None], axis=1)[:, 0]
+        chosen = np.take_along_axis(token_ids, due[:, None], axis=1)[:, 0]
+        clear = (np.abs(numbers - accept) > 1e-9).all(axis=1)
+        clear &= (np.abs(choose[:, None] - steps) > 1e-9).all(axis=1)
+        right = (counts == due) & (chosen == (choose[:, None] >= steps).sum(axis=1))
+        assert right[clear].all(), "the law is not the step function that was measured"
 
-    # The default segment would pad these tiny vocabularies to 256 columns.
-    with mx.stream(mx.cpu), patch.object(sampling, "_SEGMENT", 4):
-        numbers = [mx.array(a, dtype=mx.float64) for a in (p, accept, choose, q) if a is not None]
-        counts, token_ids = mx.vmap(law)(numbers[0], mx.array(drafts), *numbers[1:])
-        return np.array(counts), np.array(token_ids)
+
+def _with_laws(scene: Scene, drafts: list[Path]) -> Iterator[tuple[Path, Floats]]:
+    by_length: dict[int, list[Path]] = defaultdict(list)
+    for path in drafts:
+        by_length[len(path.draft)].append(path)
+    for group in by_length.values():
+        yield from zip(group, measured_law(scene, group), strict=True)

@@ -1,55 +1,95 @@
-"""Known ways to get speculative sampling wrong, and what it takes to call one caught.
+"""Mistakes that are easily made, each as a small change of the code, and what it takes to call one
+caught.
 
-A mutant replaces a production function by a plausible mistake; the property named beside it, which
-holds for the code as it is and is a test of its own, has to fail.
+A change replaces a piece of a production function's source, so that whoever calls the function,
+however it was imported, gets the mistake. The property beside it holds for the code as it is, as a
+test of its own, and has to fail.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any, cast
 from unittest.mock import patch
 
-import pytest
-
-from tests.exact import scenes
-from tests.exact.test_joint_law import WARPS, assert_exact
+Property = Callable[[], None]
+Change = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A mistake, the function it is put in place of, and the property that has to notice it."""
+    """A mistake and what catches it.
+
+    change: puts the mistake into the code for as long as the context lasts.
+    caught_by: the name of the test, and a call of it that fails then.
+    row: the law and setting whose enumeration that is, where it is one.
+    seen: the numbers of the faults of other runtimes (docs/exactness.md) that it stands for.
+    """
 
     mistake: str
-    place: Any
-    name: str
-    replacement: Any
-    caught_by: Callable[[], None]
+    change: Change
+    caught_by: tuple[str, Property]
+    row: tuple[str, str] | None = None
+    seen: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return self.mistake
 
+    def standing_for(self, *seen: int) -> "Mutant":
+        """The same, as one of these faults of other runtimes."""
+        return replace(self, seen=seen)
 
-def assert_caught(mutant: Mutant) -> None:
-    """The property fails once the mistake is in the code."""
-    with patch.object(mutant.place, mutant.name, mutant.replacement), pytest.raises(AssertionError):
-        mutant.caught_by()
-
-
-def sampled() -> None:
-    """Texts are exact with drafts drawn from q."""
-    assert_exact(scenes.sampled(3, 2, 3, seed=1))
-
-
-def one_hot() -> None:
-    """Texts are exact with greedy drafts."""
-    assert_exact(scenes.one_hot(3, 2, 3, seed=1))
+    def is_caught(self) -> bool:
+        """Whether the property fails once the mistake is in the code."""
+        with self.change():
+            try:
+                self.caught_by[1]()
+            except AssertionError:
+                return True
+        return False
 
 
-def shortlist() -> None:
-    """Texts are exact with drafts from a part of the vocabulary."""
-    assert_exact(scenes.shortlist(3, 2, 3, seed=1))
+def edit(function: Callable[..., Any], *replacements: str) -> Change:
+    """A change of a function's source: what stands there once, and what is put in its place."""
+    original = cast("FunctionType", function)
+
+    @contextmanager
+    def changed() -> Iterator[None]:
+        before = original.__code__
+        original.__code__ = _edited(original, replacements).__code__
+        try:
+            yield
+        finally:
+            original.__code__ = before
+
+    return changed
 
 
-def penalties() -> None:
-    """Texts are exact where every row is penalised for its own history."""
-    assert_exact(scenes.warped(WARPS["counts"], 3, 2, 4, seed=3))
+def swap(place: Any, name: str, replacement: Any) -> Change:
+    """A change that puts something else under a name, for whoever looks it up there."""
+    return lambda: patch.object(place, name, replacement)
+
+
+def _edited(function: FunctionType, replacements: tuple[str, ...]) -> FunctionType:
+    source = textwrap.dedent(inspect.getsource(function))
+    for old, new in zip(replacements[::2], replacements[1::2], strict=True):
+        if source.count(old) != 1:
+            raise ValueError(f"{old!r} stands {source.count(old)} times in {function.__qualname__}")
+        source = source.replace(old, new)
+    names: dict[str, Any] = {}
+    exec(
+        compile(source, f"<mutant of {function.__qualname__}>", "exec"), function.__globals__, names
+    )
+    return cast("FunctionType", names[function.__name__])
+
+
+def named(function: Callable[..., None], *arguments: Any) -> tuple[str, Property]:
+    """A test and the parameters with which it is called, by name."""
+    shown = ", ".join(map(str, arguments))
+    file = inspect.getmodule(function)
+    assert file is not None
+    name = f"{file.__name__.rpartition('.')[2]}::{function.__name__}"
+    return (f"{name}[{shown}]" if shown else name), lambda: function(*arguments)

@@ -1,6 +1,7 @@
 """The settings that the joint law is enumerated for."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from mtplx import sampling
 from mtplx.sampling import History, SamplingParams
-from tests.exact.enumeration import Floats, Prefix, Scene, normalised, random_tree, tree_rows
+from tests.exact.scene import Floats, Prefix, Scene, normalised, random_tree, tree_rows
 
 
 class Family(Protocol):
@@ -28,58 +29,99 @@ def sampled(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
 
 
 def sparse(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
-    """Filtered p and filtered q, each zero where the other need not be."""
+    """p and q each zero where the other need not be."""
     p, q = random_tree(vocab_size, seed, 0.5), random_tree(vocab_size, seed + 1000, 0.5)
     return Scene(tree_rows(p), _over_all(q), lambda _: depth, max_tokens=max_tokens)
 
 
 def one_hot(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
     """A greedy head: the most probable token of q, handed over without probabilities."""
-    p, q = random_tree(vocab_size, seed), random_tree(vocab_size, seed + 1000)
+    return _greedy_at(sampled(vocab_size, depth, max_tokens, seed), frozenset(range(depth)))
 
-    def greedy(emitted: Prefix, draft: Prefix) -> Floats:
-        return peak(q(emitted + draft))
 
-    return Scene(tree_rows(p), greedy, lambda _: depth, one_hot=True, max_tokens=max_tokens)
+def mixed(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
+    """Sampled tokens with a one-hot one in their midst, as lookup after a head's draft gives."""
+    return _greedy_at(sampled(vocab_size, depth, max_tokens, seed), frozenset({1}))
+
+
+def one_hot_first(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
+    """A one-hot token followed by sampled ones over a part of the vocabulary."""
+    return _greedy_at(shortlist(vocab_size, depth, max_tokens, seed), frozenset({0}))
 
 
 def shortlist(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
     """A q renormalised on a part of the vocabulary, in an order of its own."""
     support = (vocab_size - 1, 0)
-    p, q = random_tree(vocab_size, seed), random_tree(vocab_size, seed + 1000)
+    scene = sampled(vocab_size, depth, max_tokens, seed)
 
     def on_support(emitted: Prefix, draft: Prefix) -> Floats:
-        kept = np.isin(np.arange(vocab_size), support) * q(emitted + draft)
-        return normalised(kept)
+        return normalised(np.isin(np.arange(vocab_size), support) * scene.proposal(emitted, draft))
 
-    return Scene(tree_rows(p), on_support, lambda _: depth, support=support, max_tokens=max_tokens)
+    return replace(scene, proposal=on_support, support=support)
+
+
+def entropy_stop(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
+    """A chain that ends before a draw from a q that is too flat."""
+    scene = sampled(vocab_size, depth, max_tokens, seed)
+    return replace(scene, stops_before=lambda q: float(q.max()) < 0.55)
+
+
+def keep_then_stop(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
+    """A chain that ends behind an improbable token, which is kept."""
+    return replace(sampled(vocab_size, depth, max_tokens, seed), stops_after=_improbable)
+
+
+def discarding(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
+    """Not exact: a chain that ends before an improbable token, once that has been drawn."""
+    return replace(sampled(vocab_size, depth, max_tokens, seed), discards=_improbable)
 
 
 def stopping(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
-    """A stop token anywhere in the block, and a depth that varies and overshoots the end."""
-    p, q = random_tree(vocab_size, seed), random_tree(vocab_size, seed + 1000)
+    """A stop token anywhere in the block, and a depth that varies with the text."""
 
     def varying(emitted: Prefix) -> int:
-        return (seed + len(emitted) + sum(emitted)) % (depth + 1)
+        return (seed + 1 + len(emitted) + sum(emitted)) % (depth + 1)
 
-    return Scene(tree_rows(p), _over_all(q), varying, stop_id=1, max_tokens=max_tokens)
+    return replace(sampled(vocab_size, depth, max_tokens, seed), depth=varying, stop_id=1)
+
+
+def overshooting(vocab_size: int, depth: int, max_tokens: int, seed: int) -> Scene:
+    """Texts so short that every block reaches beyond their end."""
+    return replace(sampled(vocab_size, depth, max_tokens, seed), max_tokens=min(2, depth))
+
+
+def logits_after(prefix: Prefix, vocab_size: int, seed: int) -> Floats:
+    """[V], what the target of a warped scene says before any warp."""
+    return np.random.default_rng([seed, *prefix]).normal(size=vocab_size)
 
 
 def warped(
-    params: SamplingParams, vocab_size: int, depth: int, max_tokens: int, seed: int
+    params: SamplingParams,
+    vocab_size: int,
+    depth: int,
+    max_tokens: int,
+    seed: int,
+    gates: tuple[float, ...] = (),
 ) -> Scene:
-    """The target's rows come from the production warps of a whole block at once."""
-    q = random_tree(vocab_size, seed + 1000)
+    """The target's rows come from the production warps of a whole block at once.
 
-    def logits(prefix: Prefix) -> Floats:
-        return np.random.default_rng([seed, *prefix]).normal(scale=2, size=vocab_size)
+    gates: of XTC, for each token of the text; those of further rows do not matter.
+    """
+    q = random_tree(vocab_size, seed + 1000)
 
     @cache
     def rows(emitted: Prefix, draft: Prefix) -> Floats:
-        block = np.stack([logits(emitted + draft[:i]) for i in range(len(draft) + 1)])
-        history = History(PROMPT + emitted, mx.array(draft, dtype=mx.int32))
+        prefixes = [emitted + draft[:i] for i in range(len(draft) + 1)]
+        block = np.stack([logits_after(prefix, vocab_size, seed) for prefix in prefixes])
+        ahead = [*gates, *[0.0] * len(draft)][len(emitted) : len(emitted) + len(block)]
+        history = History(
+            PROMPT + emitted,
+            mx.array(draft, dtype=mx.int32),
+            mx.array(ahead) if gates else None,
+        )
         result = sampling.warp(mx.array(block.astype(np.float32)), params, history)
         probs = np.array(result.probs).astype(np.float64)
+        assert np.all(probs.sum(axis=-1) > 0), "a row without any token"
         return normalised(probs)  # beyond what float32 can do
 
     return Scene(rows, _over_all(q), lambda _: depth, max_tokens=max_tokens)
@@ -93,20 +135,30 @@ def misdrafted(
 
     def drawn_from(emitted: Prefix, draft: Prefix) -> Floats:
         q = scene.proposal(emitted, draft)
-        if temperature == 0:
-            return peak(q)
-        return normalised(q ** (1 / temperature))
+        return peak(q) if temperature == 0 else normalised(q ** (1 / temperature))
 
-    return Scene(
-        scene.target, drawn_from, scene.depth, handed_over=scene.proposal, max_tokens=max_tokens
-    )
+    return replace(scene, proposal=drawn_from, handed_over=scene.proposal)
 
 
 def peak(q: Floats) -> Floats:
     """[V], one-hot at the most probable token."""
-    one_hot = np.zeros(len(q))
-    one_hot[q.argmax()] = 1
-    return one_hot
+    certain = np.zeros(len(q))
+    certain[q.argmax()] = 1
+    return certain
+
+
+def _greedy_at(scene: Scene, positions: frozenset[int]) -> Scene:
+    """The scene with the most probable token of q at these positions of each draft."""
+
+    def proposal(emitted: Prefix, draft: Prefix) -> Floats:
+        q = scene.proposal(emitted, draft)
+        return peak(q) if len(draft) in positions else q
+
+    return replace(scene, proposal=proposal, one_hot=positions)
+
+
+def _improbable(q: Floats, token_id: int) -> bool:
+    return float(q[token_id]) < 0.3
 
 
 def _over_all(tree: Callable[[Prefix], Floats]) -> Callable[[Prefix, Prefix], Floats]:
