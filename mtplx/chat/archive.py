@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from mtplx.chat.transcript import Record, Transcript, opened, perform
+from mtplx.chat.typed_path import existing
 from mtplx.errors import FileAccessError, UsageError
 from mtplx.files import access_error, accessing
 from mtplx.paths import ensure_dir
@@ -125,8 +126,9 @@ class Archive:
 
         Raises FileAccessError where there is none, with the nearest name.
         """
-        if name.endswith(_SUFFIX) and Path(name).expanduser().is_file():
-            return Path(name).expanduser()
+        path = existing(name) if name.endswith(_SUFFIX) else None
+        if path is not None and path.is_file():
+            return path
         names = self.names()
         if name in names:
             return self.path(name)

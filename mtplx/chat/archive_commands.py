@@ -59,7 +59,13 @@ def list_saved(desk: Desk, argument: str) -> Outcome:
 def show_model(desk: Desk, argument: str) -> Outcome:
     conversation = desk.conversation
     if argument:
-        kept = Opening(argument, conversation.transcript, conversation.file, _as_the_model_wants)
+        kept = Opening(
+            argument,
+            conversation.transcript,
+            conversation.file,
+            _as_the_model_wants,
+            tuple(conversation.attached),
+        )
         return Outcome(opening=kept)
     model = conversation.model
     lines = [f"{model_name(model.name)}: {model.path}"]

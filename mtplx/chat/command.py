@@ -28,12 +28,14 @@ class Opening:
     """A conversation that is to begin once its model is loaded.
 
     model: what to load. transcript, file: of a conversation that goes on; None for a new one.
+    attached: texts that go before its next message.
     """
 
     model: str
     transcript: Transcript | None = None
     file: ConversationFile | None = None
     settle: Settle = lambda saved, fresh: saved
+    attached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

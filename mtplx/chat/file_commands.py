@@ -9,6 +9,7 @@ from mtplx.chat.command import Desk, Outcome
 from mtplx.chat.report import model_name
 from mtplx.chat.session import Conversation
 from mtplx.chat.settings import settings_to_plain
+from mtplx.chat.typed_path import as_typed, existing
 from mtplx.errors import FileAccessError, UsageError
 from mtplx.files import access_error, accessing
 from mtplx.text.template import Message
@@ -66,16 +67,16 @@ def export(desk: Desk, argument: str) -> Outcome:
 
 
 def path_of(text: str) -> Path:
-    """A path as people type it: with quotes around it, escaped spaces, or a tilde."""
+    """A path as people type it: with quotes around it, escaped spaces, or a tilde.
+
+    Raises UsageError for what no path can be.
+    """
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
         text = text[1:-1]
-    elif not Path(text).expanduser().exists():
+    elif existing(text) is None:
         text = re.sub(r"\\(.)", r"\1", text)
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:  # ~ of somebody who has no home
-        return Path(text)
+    return as_typed(text)
 
 
 def _text(path: Path) -> str:

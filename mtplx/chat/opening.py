@@ -41,15 +41,23 @@ class Start:
 class Loading:
     """A model that is being loaded, in the worker's thread.
 
-    before: the conversation that is left for it. It is given up with its model, so that the memory
-    need not hold both, as soon as it is certain that there is another one; `back` opens it again.
+    before: the conversation that is left for it, or another loading that had not settled. It is
+    given up with its model, so that the memory need not hold both, as soon as it is certain that
+    there is another one.
+    backs: what opens again what was left, the last one first.
     loaded: the model and its settings, None before they are there.
     """
 
-    def __init__(self, start: Start, opening: Opening, before: Conversation | None) -> None:
+    def __init__(
+        self,
+        start: Start,
+        opening: Opening,
+        before: "Conversation | Loading | None",
+        backs: tuple[Opening, ...] = (),
+    ) -> None:
         self.opening = opening
         self.before = before
-        self.back = None if before is None else _opening_of(before)
+        self.backs = backs
         self.loaded: tuple[LoadedModel, Settings] | None = None
         self._start = start
         self._told_s = 0.0
@@ -97,12 +105,19 @@ class Openings:
 
     def open(self, opening: Opening) -> None:
         """Begin to open it; where that takes no loading, `settle` can follow at once."""
-        before, self.current = self.current, None
-        self.loading = Loading(self._start, opening, before)
-        if before is not None and before.transcript.model == model_key(opening.model):
-            self.loading.loaded = (before.model, before.settings)
+        current, pending = self.current, self.loading
+        if current is not None:
+            loading = Loading(self._start, opening, current, (_opening_of(current),))
+        elif pending is not None:
+            backs = (pending.opening, *pending.backs)
+            loading = Loading(self._start, opening, pending, backs)
         else:
-            self.loading.begin(self._worker, is_live=self._is_live)
+            loading = Loading(self._start, opening, None)
+        if current is not None and current.transcript.model == model_key(opening.model):
+            loading.loaded = (current.model, current.settings)
+        else:
+            loading.begin(self._worker, is_live=self._is_live)
+        self.current, self.loading = None, loading
 
     @property
     def can_settle(self) -> bool:
@@ -127,23 +142,32 @@ class Openings:
         except MtplxError:
             self._go_back(loading)
             raise
-        left = loading.back.file if loading.back is not None else None
-        if left is not None and left is not self.current.file:
-            left.close()
+        for back in loading.backs:
+            if back.file is not None and back.file is not self.current.file:
+                back.file.close()
         return lines
 
     def _go_back(self, loading: Loading) -> None:
         opened = loading.opening.file
-        if opened is not None and loading.back is not None and opened is not loading.back.file:
+        if opened is not None and all(opened is not back.file for back in loading.backs):
             opened.close()
-        if loading.before is not None:
+        if isinstance(loading.before, Loading):
+            self.loading = loading.before
+        elif loading.before is not None:
             self.current = loading.before
-        elif loading.back is not None:
-            self.open(loading.back)
+        elif loading.backs:
+            back, *more = loading.backs
+            self.loading = Loading(self._start, back, None, tuple(more))
+            self.loading.begin(self._worker, is_live=self._is_live)
 
 
 def _opening_of(conversation: Conversation) -> Opening:
-    return Opening(conversation.model.name, conversation.transcript, conversation.file)
+    return Opening(
+        conversation.model.name,
+        conversation.transcript,
+        conversation.file,
+        attached=tuple(conversation.attached),
+    )
 
 
 def begun(
@@ -152,7 +176,8 @@ def begun(
     """The conversation that is opened, and what is to be said about it.
 
     A reply that an earlier process was killed in goes on as if it had been stopped there; a
-    message without any reply is taken back. Raises what Conversation raises.
+    message without any reply is taken back, and a reply that was only to be made again is there
+    again. Raises what Conversation raises.
     """
     transcript = opening.transcript
     if transcript is None:
@@ -163,11 +188,15 @@ def begun(
     conversation = Conversation(
         model, chosen, archive=archive, keeps=keeps, transcript=transcript, file=opening.file
     )
+    conversation.attached = list(opening.attached)
     lines = []
     reasoning, content = transcript.unfinished
     if reasoning or content:
         conversation.end(content, reasoning, "killed")
         lines.append("The last reply was cut off there.")
+    elif transcript.replaced is not None:
+        conversation.give_up()
+        lines.append("Your last message was being answered again; the reply before is back.")
     elif transcript.messages and transcript.messages[-1].role == "user":
         conversation.take_back()
         lines.append("Your last message had no reply and was taken back; Up shows it again.")

@@ -1,9 +1,9 @@
 """What a conversation says about itself: its first lines, the closing lines, the totals."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtplx.chat.session import Conversation
+from mtplx.chat.typed_path import existing
 from mtplx.text.template import Message
 
 if TYPE_CHECKING:
@@ -16,7 +16,8 @@ _MEGABYTE = 1e6
 
 def model_name(name: str) -> str:
     """A model as people know it: of a path the last part."""
-    return Path(name).name if Path(name).exists() else name
+    path = existing(name)
+    return name if path is None else path.name
 
 
 def opening(conversation: Conversation) -> list[str]:
@@ -43,10 +44,16 @@ def last_turn(conversation: Conversation) -> tuple[str, str]:
     return f"{first} ..." if more else first, reply
 
 
-def closing(conversation: Conversation, reply: str, result: "Result | None") -> str:
-    """What a reply cost and what drafting brought. result: None where it was left early."""
+def closing(
+    conversation: Conversation, reply: str, result: "Result | None", *, is_again: bool = False
+) -> str:
+    """What a reply cost and what drafting brought.
+
+    result: None where it was left early. is_again: another reply was there before.
+    """
     if result is None or result.num_tokens == 0:
-        return "stopped" if reply else "stopped before the first word; Up shows your message again"
+        stays = "the reply before stays" if is_again else "Up shows your message again"
+        return "stopped" if reply else f"stopped before the first word; {stays}"
     parts = [_count(result.num_tokens, "token"), f"{result.tokens_per_s:.1f} tokens/s"]
     if result.depth:
         shares = _shares(result.acceptance_per_position)

@@ -6,7 +6,6 @@ one decode state per conversation finds out how much of it has been computed alr
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mtplx.chat.archive import Archive, ConversationFile
@@ -15,6 +14,7 @@ from mtplx.chat.memory import cache_bytes_per_token, free_bytes, tokens_that_fit
 from mtplx.chat.settings import Settings, settings_to_plain
 from mtplx.chat.totals import add_stats
 from mtplx.chat.transcript import Record, Transcript, perform, records_of
+from mtplx.chat.typed_path import existing
 from mtplx.errors import CheckpointError, MemoryLimitError, MtplxError
 from mtplx.files import access_error
 from mtplx.stats import DecodeStats
@@ -148,7 +148,7 @@ class Conversation:
         """Say something, with what is attached in front; what is returned gives the reply, until
         its argument answers True.
 
-        To be followed by `end` or `take_back`.
+        To be followed by `end` or `give_up`.
         """
         if self.keeps:
             self.keep()
@@ -178,6 +178,10 @@ class Conversation:
         said = [message.content for message in self.messages if message.role == "user"]
         self._do({"type": "undo"})
         return said[-1]
+
+    def give_up(self) -> None:
+        """End a reply of which there is not a word: as if it had never begun."""
+        self._do({"type": "undo" if self.transcript.replaced is None else "restore"})
 
     def leave_out(self, first: int) -> None:
         """Give the model no messages before this one any longer."""
@@ -264,8 +268,8 @@ class Conversation:
 
 def model_key(name: str) -> str:
     """A model's name as it is kept: a path from anywhere, an alias or a hub id as it is."""
-    path = Path(name).expanduser()
-    return str(path.absolute()) if path.exists() else name
+    path = existing(name)
+    return name if path is None else str(path.absolute())
 
 
 def _seed(settings: Settings) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mtplx.chat.command import Desk, Outcome
 from mtplx.chat.report import NO_SWITCH, drafting, usage
 from mtplx.chat.session import Conversation
-from mtplx.chat.settings import WHEN_FULL, sampling_default, sampling_fields
+from mtplx.chat.settings import WHEN_FULL, holds_texts, sampling_default, sampling_fields
 from mtplx.draft_options import DRAFT_MODES
 from mtplx.errors import SamplingError, UsageError
 from mtplx.params import LAW_NAMES
@@ -156,6 +156,8 @@ def _value(name: str, text: str) -> object:
         value = json.loads(text)
     except ValueError:
         value = text
+    if holds_texts(name) and not isinstance(value, str | list):
+        value = text  # as 5, which JSON takes for a number
     if isinstance(default, Mapping):
         return _mapping(value)
     if isinstance(default, tuple):

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from typing import get_args
 
 from mtplx.draft_options import DraftOptions
 from mtplx.errors import UsageError
@@ -77,6 +78,11 @@ def settings_from_plain(plain: Mapping[str, object]) -> Settings:
 def sampling_fields() -> tuple[str, ...]:
     """The names of all sampling fields that text can set."""
     return tuple(name for name, value in _plain_defaults().items() if not _has_code(value))
+
+
+def holds_texts(name: str) -> bool:
+    """Whether a sampling field is a sequence of texts."""
+    return any(f.name == name and get_args(f.type)[:1] == (str,) for f in fields(SamplingParams))
 
 
 def sampling_default(name: str) -> object:

@@ -25,6 +25,7 @@ _SIGNALLED = 128  # added to a signal's number
 _HINT = "Ctrl-D or /exit leaves; /help lists the rest."
 _NOT_DONE = "Not done, the model is not there yet; Up shows it again."
 _TAKEN_BACK = "Your message was taken back; Up shows it again."
+_STAYS = "The reply before stays."
 
 
 def talk(start: Start) -> int:
@@ -170,13 +171,14 @@ class _Talk:
         where there is not a word of it."""
         answer = Answer(conversation, self._terminal)
         reply = begin()
+        is_again = conversation.transcript.replaced is not None
         self._terminal.spacing()
         try:
             answer.show(reply, self._watch)
         except MtplxError as error:
             self._keep(answer)
-            is_lost = answer.said is None and self.reader.is_interactive
-            self._fail(error, _TAKEN_BACK if is_lost else "")
+            lost = "" if not self.reader.is_interactive else _STAYS if is_again else _TAKEN_BACK
+            self._fail(error, lost if answer.said is None else "")
             return
         self._keep(answer)
         self._pace = answer.pace
@@ -184,7 +186,8 @@ class _Talk:
         if answer.said is not None:
             self._terminal.spacing()
         said = answer.said.content + answer.said.reasoning if answer.said is not None else ""
-        self._terminal.line(closing(conversation, said, answer.result), self._terminal.theme.dim)
+        told = closing(conversation, said, answer.result, is_again=is_again)
+        self._terminal.line(told, self._terminal.theme.dim)
         self._terminal.line()
 
     def _keep(self, answer: Answer) -> None:
@@ -195,7 +198,7 @@ class _Talk:
         elif result is not None and finish != "interrupted":
             answer.conversation.end("", "", finish)  # the model had nothing to say
         else:
-            answer.conversation.take_back()
+            answer.conversation.give_up()
 
     # What goes on in the background: the model, signals.
 

@@ -12,8 +12,14 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from mtplx.errors import MtplxError
+
 Item = TypeVar("Item")
 Cancelled = Callable[[], bool]
+
+
+class WorkError(MtplxError):
+    """Work that ended with an error nobody foresaw."""
 
 
 class Job(Generic[Item]):
@@ -46,9 +52,16 @@ class Job(Generic[Item]):
                 return results
 
     def check(self) -> None:
-        """Raise what ended the work, if it was an error."""
-        if self._error is not None:
-            raise self._error
+        """Raise what ended the work, if it was an error: WorkError for one nobody foresaw."""
+        error = self._error
+        if isinstance(error, Exception) and not isinstance(error, MtplxError):
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise WorkError(
+                f"The model's work failed: {reason}. What was said before is still there; "
+                "try once more, or with other settings."
+            ) from error
+        if error is not None:
+            raise error
 
     def run(self) -> None:
         """Do the work; for the worker's thread."""

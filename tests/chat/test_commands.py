@@ -7,11 +7,12 @@ from mtplx.chat.archive import Archive
 from mtplx.chat.command import Desk, Next, Outcome
 from mtplx.chat.commands import COMMANDS, find_command, message_of
 from mtplx.chat.entry import Entry, unquoted
-from mtplx.chat.report import opening
-from mtplx.chat.session import Conversation
+from mtplx.chat.report import model_name, opening
+from mtplx.chat.session import Conversation, model_key
 from mtplx.chat.settings import Settings
 from mtplx.errors import FileAccessError, SamplingError, UsageError
 from mtplx.loading.load import LoadedModel, load
+from mtplx.text.template import Message
 from tests.chat.conversations import GREEDY, run, say
 from tests.tiny_gguf import write_head, write_model
 
@@ -230,6 +231,19 @@ def test_files_that_cannot_be_read_are_named(headless: LoadedModel, tmp_path: Pa
             run(conversation, f"/read {tmp_path / name}")
         assert str(tmp_path) in str(caught.value)
     assert conversation.attached == []
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x", "n" * 300, "a\0b"])
+@pytest.mark.parametrize("command", ["read", "export md", "load"])
+def test_a_path_that_cannot_be_is_a_clear_error(
+    headless: LoadedModel, command: str, name: str
+) -> None:
+    """Somebody without a home, a name that is too long and a zero byte are told as such."""
+    conversation = Conversation(headless, Settings(GREEDY))
+    conversation.messages.append(Message("user", "Hello"))
+    with pytest.raises((FileAccessError, UsageError)):
+        run(conversation, f"/{command} {name}.jsonl")
+    assert model_name(f"{name}.gguf") == model_key(f"{name}.gguf") == f"{name}.gguf"
 
 
 def test_a_conversation_is_exported(headless: LoadedModel, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_drafting_without_a_head_says_why_not(headless: LoadedModel) -> None:
 
 def test_the_law_is_changed_live(headed: LoadedModel) -> None:
     """`/law` names the one in use and the others, and sets one for the next reply."""
-    conversation = Conversation(headed, Settings())
+    conversation = Conversation(headed, Settings(SamplingParams(max_tokens=24, seed=5)))
     shown = run(conversation, "/law").lines[0]
     assert all(name in shown for name in LAW_NAMES)
     for name in LAW_NAMES:
@@ -77,6 +77,9 @@ def test_the_law_is_changed_live(headed: LoadedModel) -> None:
         ("seed none", "seed", None),
         ("penalty_window off", "penalty_window", None),
         ("stop END", "stop", ("END",)),
+        ("stop 5", "stop", ("5",)),
+        ('stop "5"', "stop", ("5",)),
+        ("dry_breakers true", "dry_breakers", ("true",)),
         ('stop ["a b", "\\n\\n"]', "stop", ("a b", "\n\n")),
         ("stop_ids 5", "stop_ids", (5,)),
         ("logit_bias 65=-inf 66=2", "logit_bias", {65: float("-inf"), 66: 2.0}),

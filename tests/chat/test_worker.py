@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mtplx.chat.worker import Job, Worker
+from mtplx.chat.worker import Job, Worker, WorkError
+from mtplx.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -61,15 +62,21 @@ def test_a_cancelled_job_ends_and_the_next_begins(worker: Worker) -> None:
     assert worker.wait_idle(10)
 
 
-def test_an_error_is_raised_where_the_results_are_taken(worker: Worker) -> None:
-    """What a job raises comes after its results, to whoever checks, and the worker lives on."""
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ZeroDivisionError("on\npurpose"), WorkError), (UsageError("on purpose"), UsageError)],
+)
+def test_an_error_is_raised_where_the_results_are_taken(
+    worker: Worker, error: Exception, raised: type[Exception]
+) -> None:
+    """What a job raises comes after its results, as one line, and the worker lives on."""
 
     def failing(cancelled: Callable[[], bool]) -> Iterator[int]:
         yield 1
-        raise ZeroDivisionError("on purpose")
+        raise error
 
     job = worker.start(failing)
     assert results(worker, job) == [1]
-    with pytest.raises(ZeroDivisionError, match="on purpose"):
+    with pytest.raises(raised, match="on purpose"):
         job.check()
     assert results(worker, worker.start(lambda cancelled: range(1))) == [0]
