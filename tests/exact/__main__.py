@@ -76,7 +76,8 @@ def mutant_rows(tally: Tally) -> None:
     _print(f"\n{'elsewhere':<35} {'mutants':>8}")
     for place, mutants in CATALOGUE.items():
         others = [mutant for mutant in mutants if mutant.row is None]
-        _print(f"{place:<35} {tally.catch(others):>8}")
+        if others:
+            _print(f"{place:<35} {tally.catch(others):>8}")
 
 
 def hybrid_rows(tally: Tally) -> None:
