@@ -21,9 +21,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Runs before any test module, and so before any of them imports MLX."""
     preload(config.getoption("--blas"))
-    # A shell that starts the suite in the background has it ignore SIGINT, and so would every
-    # program that a test starts to interrupt it.
+    # A shell that starts the suite in the background has it ignore SIGINT, nohup SIGHUP, and so
+    # would every program that a test starts to interrupt it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_report_header() -> str:

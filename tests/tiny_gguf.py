@@ -37,12 +37,18 @@ DIMS = LlamaDims(
 )
 
 
-def write_model(path: Path, *, template: str | None = TEMPLATE, odd_type: bool = False) -> Path:
+def write_model(
+    path: Path,
+    *,
+    template: str | None = TEMPLATE,
+    odd_type: bool = False,
+    context_length: int = DIMS.context_length,
+) -> Path:
     """A llama-type GGUF file in float32. odd_type: one matrix is of integers, as in no model."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("Tiny")
     writer.add_license("cc0-1.0")
-    writer.add_context_length(DIMS.context_length)
+    writer.add_context_length(context_length)
     writer.add_embedding_length(DIMS.hidden_size)
     writer.add_block_count(DIMS.num_layers)
     writer.add_feed_forward_length(DIMS.mlp_size)

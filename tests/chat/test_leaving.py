@@ -19,7 +19,8 @@ ENDLESS = ["--max-tokens", "100000", "--logit-bias", "1=-inf", "--temp", "0"]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    # No machine is so fast that it fills this context before a test has looked.
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", context_length=65_536)
 
 
 def kept(home: Path) -> Path:
@@ -83,7 +84,7 @@ def test_a_killed_process_loses_nothing(
         typist.say("/set penalty_window 99")
         typist.expect("penalty_window 99")
         typist.say("Hello")
-        typist.expect("/1,024")
+        typist.expect("/65,536")
         wait_for_piece(typist, tmp_path)
         assert typist.modes() != before
         typist.signal(death)
