@@ -20,9 +20,10 @@ LETTERS, TEMPERATURE = ("c", "d", "\u0120"), "1e4"
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typist]:
     """A model that talks in words of two letters, as long as the context allows."""
     home = tmp_path_factory.mktemp("home")
-    model = write_model(home / "tiny.gguf")
+    # No machine is so fast that it fills this context before a test has looked.
+    model = write_model(home / "tiny.gguf", context_length=65_536)
     biases = [f"--logit-bias={TOKENS.index(letter)}=1e6" for letter in LETTERS]
-    arguments = ["--model", model, "--max-tokens", "2000", "--temp", TEMPERATURE, *biases]
+    arguments = ["--model", model, "--max-tokens", "60000", "--temp", TEMPERATURE, *biases]
     with at_terminal([*arguments, "--top-p", "1", "--seed", "3"], home) as typist:
         typist.expect("MTP")
         typist.at_prompt()
@@ -73,7 +74,7 @@ def test_a_stopped_reply_gives_the_prompt_back_at_once(typist: Typist, is_key: b
     assert int(found[1]) >= sum(map(len, stopped))
     typist.at_prompt()
     typist.say("More")
-    typist.expect(r"/1,024 · [\d.]+/s")
+    typist.expect(r"/65,536 · [\d.]+/s")
     typist.press(CONTROL_C)
     typist.expect("stopped")
     typist.at_prompt()
@@ -96,11 +97,11 @@ def test_a_reply_goes_on_in_the_width_of_a_resized_terminal(
     typist.press(CONTROL_C)
     lines = words(typist)[before:-1]
     assert all(columns - 12 < len(line) < columns for line in lines), lines
-    assert "/1,024" in typist.shown()[-1]
-    assert not any("/1,024" in line for line in typist.shown()[:-1])
+    assert "/65,536" in typist.shown()[-1]
+    assert not any("/65,536" in line for line in typist.shown()[:-1])
     typist.expect("stopped")
     typist.at_prompt()
-    assert sum("/1,024" in line for line in typist.shown()) == 1
+    assert sum("/65,536" in line for line in typist.shown()) == 1
     typist.resize(80, 24)
 
 
