@@ -32,7 +32,7 @@ class Transcript:
 
     model: as it was asked for. seed: what the seeds of all replies are made from.
     messages: all of them; those before `first` are no longer given to the model.
-    num_again: how often the reply to the last message was taken back to be made again.
+    num_replies: how many it has had, those included that were taken back or made again.
     replaced: the last reply while another one is made in its place.
     unfinished: the reply that is on its way, reasoning and content.
     """
@@ -42,21 +42,20 @@ class Transcript:
     seed: int
     messages: list[Message] = field(default_factory=list)
     first: int = 0
-    num_again: int = 0
+    num_replies: int = 0
     replaced: Message | None = None
     unfinished: tuple[str, str] = ("", "")
 
     @property
     def reply_seed(self) -> int:
-        """The seed of the next reply, which no other reply of the conversation has.
+        """The seed of the next reply, which no other reply of the conversation has had.
 
         Random numbers go by position, and replies may stand at the same ones: where history is
-        dropped or told again without its reasoning, the next prompt can be the shorter.
+        dropped or told again without its reasoning, or a reply is taken back.
         """
         from mtplx.rng import sample_seed  # not at the start: it brings MLX
 
-        num_replies = sum(message.role == "assistant" for message in self.messages)
-        return sample_seed(self.seed, num_replies + (self.num_again << 32))
+        return sample_seed(self.seed, self.num_replies)
 
     @property
     def prompt(self) -> list[Message]:
@@ -74,21 +73,18 @@ class Transcript:
 
 def records_of(transcript: Transcript) -> Iterator[Record]:
     """The records that make this transcript anew, from the opening one on."""
+    replies = sum(message.role == "assistant" for message in transcript.messages)
     yield {
         "type": "conversation",
         "version": VERSION,
         "model": transcript.model,
         "seed": transcript.seed,
         "settings": settings_to_plain(transcript.settings),
+        "taken_back": transcript.num_replies - replies,
     }
-    said = [i for i, message in enumerate(transcript.messages) if message.role == "user"]
-    for index, message in enumerate(transcript.messages):
-        more: dict[str, object] = {}
-        if message.role == "assistant":
-            more["reasoning"] = message.reasoning
-        elif index == said[-1] and transcript.num_again:
-            more["num_again"] = transcript.num_again
-        yield {"type": message.role, "text": message.content, **more}
+    for message in transcript.messages:
+        reasoning = {} if message.role == "user" else {"reasoning": message.reasoning}
+        yield {"type": message.role, "text": message.content, **reasoning}
     if transcript.first:
         yield {"type": "drop", "first": transcript.first}
 
@@ -107,7 +103,10 @@ def opened(record: Record) -> Transcript:
         )
     settings = _take(record, "settings", dict)
     return Transcript(
-        _take(record, "model", str), settings_from_plain(settings), _take(record, "seed", int)
+        _take(record, "model", str),
+        settings_from_plain(settings),
+        _take(record, "seed", int),
+        num_replies=_take(record, "taken_back", int) if "taken_back" in record else 0,
     )
 
 
@@ -121,9 +120,7 @@ def perform(transcript: Transcript, record: Record) -> None:
 
 
 def _user(transcript: Transcript, record: Record) -> None:
-    num_again = _take(record, "num_again", int) if "num_again" in record else 0
     transcript.messages.append(Message("user", _take(record, "text", str)))
-    transcript.num_again = num_again
     transcript.replaced = None
     transcript.unfinished = ("", "")
 
@@ -141,6 +138,7 @@ def _assistant(transcript: Transcript, record: Record) -> None:
     _expect_last(transcript, "user")
     reasoning = _take(record, "reasoning", str)
     transcript.messages.append(Message("assistant", _take(record, "text", str), reasoning))
+    transcript.num_replies += 1
     transcript.replaced = None
     transcript.unfinished = ("", "")
 
@@ -150,7 +148,6 @@ def _undo(transcript: Transcript, record: Record) -> None:
         del transcript.messages[-1]
     _expect_last(transcript, "user")
     del transcript.messages[-1]
-    transcript.num_again = 0
     transcript.replaced = None
     transcript.unfinished = ("", "")
     transcript.first = min(transcript.first, len(transcript.messages))
@@ -159,14 +156,12 @@ def _undo(transcript: Transcript, record: Record) -> None:
 def _regen(transcript: Transcript, record: Record) -> None:
     _expect_last(transcript, "assistant")
     transcript.replaced = transcript.messages.pop()
-    transcript.num_again += 1
 
 
 def _restore(transcript: Transcript, record: Record) -> None:
     if transcript.replaced is None:
         raise UsageError("There is no reply that it could bring back.")
     transcript.messages.append(transcript.replaced)
-    transcript.num_again -= 1
     transcript.replaced = None
     transcript.unfinished = ("", "")
 

@@ -56,8 +56,8 @@ def reply_tags(tokenizer: Tokenizer) -> tuple[Tags, ...]:
 
 def tag_ids(tokenizer: Tokenizer, tags: Iterable[Tags]) -> frozenset[int]:
     """The ids of those tags that are special tokens, which detokenising would leave out."""
-    names = [name for pair in tags for name in (pair.opening, pair.closing)]
-    return frozenset(_token_id(tokenizer, name) or -1 for name in names) & tokenizer.special_ids
+    found = (_token_id(tokenizer, name) for pair in tags for name in (pair.opening, pair.closing))
+    return frozenset(token_id for token_id in found if token_id is not None) & tokenizer.special_ids
 
 
 def opened_by(tokenizer: Tokenizer, prompt_ids: Sequence[int], tags: Iterable[Tags]) -> Tags | None:

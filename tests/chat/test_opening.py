@@ -102,7 +102,7 @@ def test_what_is_kept_late_is_kept_whole(model: LoadedModel, archive: Archive) -
     assert conversation.file is not None
     read = read_conversation(conversation.file.path).transcript
     assert read == conversation.transcript
-    assert read.num_again == 1
+    assert read.num_replies == 3
 
 
 @pytest.mark.parametrize("name", ["other", "missing"])
