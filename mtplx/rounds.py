@@ -103,7 +103,6 @@ class Rounds:
         history = History(tokens, ahead, self._gates(position, len(draft) + 1))
         if self.params.processors:
             self.stats.fallbacks["tokens read for logits processors"] += 1
-            self.stats.num_host_reads += is_drafted
         warped = warp(passed.logits, self.params, history)
         acceptance, packed = self._accept(warped, proposal, position)
         mx.async_eval(packed)

@@ -26,7 +26,7 @@ class DecodeStats:
     num_tokens: int = 0  # emitted
     num_rounds: int = 0  # target passes that emitted at least one token
     num_forward_calls: int = 0  # target passes after prefill, those undone included
-    num_host_reads: int = 0
+    num_host_reads: int = 0  # of results; those for a request's own processors only as fallbacks
     drafted: list[int] = field(default_factory=list)  # per draft position
     accepted: list[int] = field(default_factory=list)
     sources: dict[str, DraftCount] = field(default_factory=dict)  # by who drafted: modes, "lookup"
