@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mtplx.loading.gguf_file import gguf_tensors, open_gguf
+from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_llama import llama_dims, llama_target
-from mtplx.loading.gguf_metadata import gguf_metadata
+from mtplx.loading.gguf_tensors import gguf_tensors
 from mtplx.models.llama import LlamaDims, LlamaTarget
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -204,6 +204,5 @@ def write_llama(
 
 
 def read_llama(path: Path, *, packed: bool = False) -> LlamaTarget:
-    reader = open_gguf(path)
-    dims = llama_dims(gguf_metadata(reader))
-    return llama_target(gguf_tensors(reader, packed=packed), dims)
+    file = open_gguf(path)
+    return llama_target(gguf_tensors(file, packed=packed), llama_dims(file.metadata))

@@ -11,7 +11,6 @@ from mtplx.files import accessing
 from mtplx.loading.find_head import find_head
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.gguf_file import READABLE, open_gguf
-from mtplx.loading.gguf_metadata import gguf_metadata
 from mtplx.loading.memory import MemoryNeed, folder_need, gguf_need, held_bytes
 from mtplx.loading.tensor_list import (
     TensorEntry,
@@ -69,15 +68,15 @@ def describe(path: Path, *, head: Path | None = None, packed: bool = False) -> D
 
 
 def _gguf(path: Path, given: Path | None, packed: bool) -> Description:
-    reader = open_gguf(path)
-    metadata = gguf_metadata(reader)
-    entries = gguf_entries(reader)
+    file = open_gguf(path)
+    metadata = file.metadata
+    entries = gguf_entries(file)
     architecture = _text(metadata.get("general.architecture"))
     trunk = fingerprint(path)
     head = given or find_head(path, trunk)
     return Description(
         path=path,
-        container=f"GGUF {metadata.get('GGUF.version')}",
+        container=f"GGUF {file.version}",
         architecture=architecture,
         name=_text(metadata.get("general.name")),
         licence=_text(metadata.get("general.license")),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.loading.gguf_file import GgufTensors, Rows
+from mtplx.loading.gguf_tensors import GgufTensors, Rows
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 
 UNSUPPORTED = (  # llama.cpp's meaning of "llama" has room for these
@@ -68,11 +68,6 @@ def _refuse_unsupported(metadata: Mapping[str, object]) -> None:
     for key in UNSUPPORTED:
         if metadata.get(f"llama.{key}"):
             raise UnsupportedTensorError(f"llama.{key} is set, which is not supported yet.")
-    if metadata.get("split.count", 1) not in (0, 1):
-        raise UnsupportedTensorError(
-            f"The file is one of {metadata['split.count']} that are a model together, which is not "
-            "supported yet. Join them first: llama-gguf-split --merge FIRST OUT"
-        )
     if metadata.get("llama.rope.scaling.factor", 1.0) not in (0, 1):
         raise UnsupportedTensorError(
             "llama.rope.scaling.factor is set, which is not supported yet."

@@ -106,20 +106,20 @@ def load(
 
 def _gguf(path: Path, limit: int) -> "tuple[LlamaTarget, Tokenizer, str | None]":
     from mtplx.loading.describe import gguf_memory
-    from mtplx.loading.gguf_file import gguf_tensors, open_gguf
+    from mtplx.loading.gguf_file import open_gguf
     from mtplx.loading.gguf_llama import llama_dims, llama_target
-    from mtplx.loading.gguf_metadata import gguf_metadata
+    from mtplx.loading.gguf_tensors import gguf_tensors
     from mtplx.loading.tensor_list import gguf_entries
     from mtplx.loading.tokenizer_gguf import tokenizer_from_gguf
 
-    reader = open_gguf(path)
-    metadata = gguf_metadata(reader)
+    file = open_gguf(path)
+    metadata = file.metadata
     # MLX multiplies packed weights well on a GPU; on a CPU its packed kernels are many times
     # slower than a BLAS over the expanded weights.
     packed = mx.metal.is_available()
-    tensors = gguf_tensors(reader, packed=packed)
+    tensors = gguf_tensors(file, packed=packed)
     dims = llama_dims(metadata)
-    need = gguf_memory(metadata, gguf_entries(reader), None, packed=packed)
+    need = gguf_memory(metadata, gguf_entries(file), None, packed=packed)
     context, note = _fitting_context(path, need, dims.context_length, limit)
     target = llama_target(tensors, replace(dims, context_length=context))
     mx.eval(target.arrays())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mtplx.errors import CheckpointError
 
 if TYPE_CHECKING:
-    import gguf
+    from mtplx.loading.gguf_file import GgufFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,11 @@ class TensorEntry:
         return prod(self.shape)
 
 
-def gguf_entries(reader: "gguf.GGUFReader") -> list[TensorEntry]:
-    """The tensors of a GGUF file; shapes are rows first."""
+def gguf_entries(file: "GgufFile") -> list[TensorEntry]:
+    """The tensors of a GGUF model; shapes are rows first."""
     return [
-        TensorEntry(
-            tensor.name,
-            tensor.tensor_type.name,
-            tuple(int(length) for length in reversed(tensor.shape)),
-            int(tensor.n_bytes),
-        )
-        for tensor in reader.tensors
+        TensorEntry(tensor.name, tensor.type, tensor.shape, tensor.data.nbytes)
+        for tensor in file.tensors.values()
     ]
 
 

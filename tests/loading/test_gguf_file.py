@@ -10,15 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from mtplx.errors import CheckpointError, MtplxError, UnsupportedTensorError
-from mtplx.loading.gguf_blocks import AFFINE_FORMATS
-from mtplx.loading.gguf_file import (
-    GgufTensors,
-    Rows,
-    gguf_tensors,
-    open_gguf,
-    rows_in_half_split_order,
-)
+from mtplx.loading.gguf_affine import AFFINE_FORMATS
+from mtplx.loading.gguf_file import open_gguf
+from mtplx.loading.gguf_tensors import GgufTensors, Rows, gguf_tensors, rows_in_half_split_order
 from mtplx.models.matrix import AffineMatrix
+from mtplx.quant.formats import BLOCK_FORMATS
+from tests.blocks import valid_blocks, weights_of, write_typed
 from tests.foreign import pairwise_rows, read_llama, write_gguf, write_llama
 from tests.tiny import DIMS, tiny_target
 
@@ -77,14 +74,14 @@ def test_rows_of_rotary_heads_come_in_halves(kind: str, packed: bool, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", AFFINE_FORMATS)
-def test_expanded_weights_have_every_bit_of_the_packed_ones(kind: str, tmp_path: Path) -> None:
-    """MLX's own expansion of what stays packed on a GPU, signs of zeros included."""
+def test_expanded_weights_are_exactly_the_packed_ones(kind: str, tmp_path: Path) -> None:
+    """MLX's own expansion of what stays packed on a GPU."""
     raw = random_bytes(kind, 5)
     expanded = one_tensor(tmp_path, kind, raw).matrix("w.weight", ROWS, WIDTH)
     packed = one_tensor(tmp_path, kind, raw, packed=True).matrix("w.weight", ROWS, WIDTH)
     assert isinstance(packed, AffineMatrix)
     (found,), (expected,) = expanded.arrays(), packed.dense().arrays()
-    assert np.array_equal(np.array(found).view(np.uint32), np.array(expected).view(np.uint32))
+    assert np.array_equal(np.array(found), np.array(expected))
 
 
 @pytest.mark.parametrize("kinds", [("Q4_1", "Q8_0"), ("Q4_0", "Q4_0"), ("Q8_0", "F16")])
@@ -159,34 +156,34 @@ def test_a_scale_that_is_no_number_is_refused_by_name(
 def test_a_scale_too_large_for_its_offset_is_refused(
     kind: str, scale: float, tmp_path: Path
 ) -> None:
-    """Where half precision cannot hold centre times scale the weights would be infinite."""
+    """Where half precision cannot hold centre times scale, packed weights would be infinite."""
     raw = random_bytes(kind)
     raw[7, :2] = np.array([scale], np.float16).view(np.uint8)
-    tensors = one_tensor(tmp_path, kind, raw)
+    tensors = one_tensor(tmp_path, kind, raw, packed=True)
     with pytest.raises(CheckpointError, match=r"w\.weight"):
         tensors.matrix("w.weight", ROWS, WIDTH)
 
 
-@pytest.mark.parametrize(
-    "kind", ["Q4_K", "Q6_K", "MXFP4", "NVFP4", "TQ1_0", "IQ4_NL", "Q5_0", "I32"]
-)
-def test_a_type_that_is_not_readable_is_named_before_anything_is_read(
-    kind: str, tmp_path: Path
-) -> None:
-    """With the tensor that has it, and what could be read."""
-    quantisation = gguf.GGMLQuantizationType[kind]
-    block, size = gguf.GGML_QUANT_SIZES[quantisation]
-    rows = {"good.weight": np.ones((2, 256), np.float32)}
-    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
-    writer.add_tensor("good.weight", rows["good.weight"])
-    raw = np.zeros((2, 256 // block * size), dtype=np.uint8)
-    writer.add_tensor("odd.weight", raw, raw_dtype=quantisation)
-    for write in ("header_to_file", "kv_data_to_file", "tensors_to_file"):
-        getattr(writer, f"write_{write}")()
-    writer.close()
-    reader = open_gguf(tmp_path / "a.gguf")
-    with pytest.raises(UnsupportedTensorError, match=rf"{kind}.*odd\.weight.*Q4_1"):
-        gguf_tensors(reader, packed=False)
+@pytest.mark.parametrize("kind", BLOCK_FORMATS)
+def test_every_block_format_is_expanded(kind: str, tmp_path: Path) -> None:
+    """Through a file whose table has the type's number, to the weights that the format says."""
+    fmt = BLOCK_FORMATS[kind]
+    raw = valid_blocks(fmt, 24 * 2, seed=1).reshape(24, -1)
+    path = write_typed(tmp_path / "a.gguf", "w.weight", raw, (24, 2 * fmt.block), fmt.number)
+    tensors = gguf_tensors(open_gguf(path), packed=False)
+    expected = weights_of(fmt, raw.reshape(-1, fmt.num_bytes)).reshape(24, -1)
+    found = tensors.matrix("w.weight", 24, 2 * fmt.block).rows(mx.arange(24))
+    assert np.array_equal(np.array(found), expected)
+
+
+def test_a_type_that_no_weights_are_in_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    """With the tensor that has it, and what could be read; the file can still be described."""
+    values = np.zeros((4, 8), np.int32)
+    path = write_typed(tmp_path / "a.gguf", "odd.weight", values.view(np.uint8), (4, 8), 26)
+    file = open_gguf(path)
+    assert file.tensors["odd.weight"].type == "I32"
+    with pytest.raises(UnsupportedTensorError, match=r"I32 .in odd\.weight.*Q4_1"):
+        gguf_tensors(file, packed=False)
 
 
 def tiny_file(path: Path) -> Path:
@@ -198,7 +195,7 @@ def type_field(whole: bytes, name: bytes) -> int:
     return whole.index(name) + len(name) + 4 + 2 * 8
 
 
-@pytest.mark.parametrize("type_id", [4, 36, 99, 2**31])
+@pytest.mark.parametrize("type_id", [4, 36, 99, 142, 2**31])
 def test_a_type_that_nobody_knows_is_not_called_damage_alone(type_id: int, tmp_path: Path) -> None:
     """A number that was never given, was withdrawn, or is newer than this program."""
     path = tiny_file(tmp_path)
@@ -207,7 +204,10 @@ def test_a_type_that_nobody_knows_is_not_called_damage_alone(type_id: int, tmp_p
     assert whole[place : place + 4] == bytes(4)  # F32
     whole[place : place + 4] = struct.pack("<I", type_id)
     path.write_bytes(whole)
-    with pytest.raises(UnsupportedTensorError, match=rf"tiny\.gguf.*newer.*{type_id}"):
+    with pytest.raises(
+        UnsupportedTensorError,
+        match=rf"tiny\.gguf.*newer.*{type_id} .first in blk\.0\.attn_v.*Q4_K",
+    ):
         open_gguf(path)
 
 
@@ -265,3 +265,69 @@ def test_no_damage_ends_in_anything_but_an_error_for_people(tmp_path: Path) -> N
         except MtplxError:
             num_refused += 1
     assert num_refused > 200
+
+
+def in_parts(folder: Path, count: int) -> list[Path]:
+    """The tiny model's file, its tensors dealt out to files as llama.cpp names them."""
+    whole = open_gguf(tiny_file(folder))
+    names = list(whole.tensors)
+    files = []
+    for i in range(count):
+        part = {name: whole.tensors[name].rows.view(np.float32) for name in names[i::count]}
+        metadata = dict(whole.metadata if i == 0 else {"general.architecture": "llama"})
+        metadata |= {"split.no": i, "split.count": count, "split.tensors.count": len(names)}
+        del metadata["general.architecture"]  # the writer adds it
+        path = folder / f"m-{i + 1:05d}-of-{count:05d}.gguf"
+        files.append(write_gguf(path, part, metadata, lambda name: "F32"))
+    return files
+
+
+def test_a_model_in_several_files_is_the_one_in_one(tmp_path: Path) -> None:
+    """Whichever of them is named."""
+    expected = read_llama(tiny_file(tmp_path))
+    for path in in_parts(tmp_path, 3):
+        found = read_llama(path)
+        for one, other in zip(found.arrays(), expected.arrays(), strict=True):
+            assert mx.array_equal(one, other)
+
+
+def test_a_missing_or_foreign_part_is_named(tmp_path: Path) -> None:
+    """Never a model with holes."""
+    files = in_parts(tmp_path, 3)
+    lone = tmp_path / "lone.gguf"
+    lone.write_bytes(files[0].read_bytes())
+    with pytest.raises(CheckpointError, match=r"one of 3 files by its metadata"):
+        open_gguf(lone)
+    second = files[1].read_bytes()
+    files[1].write_bytes(files[2].read_bytes())
+    with pytest.raises(CheckpointError, match=r"is in .*00003-of-00003\.gguf and before"):
+        open_gguf(files[0])
+    files[1].write_bytes(tiny_file(tmp_path).read_bytes())
+    with pytest.raises(CheckpointError, match=r"00002-of-00003\.gguf does not belong to"):
+        open_gguf(files[0])
+    files[1].write_bytes(second)
+    files[2].unlink()
+    with pytest.raises(CheckpointError, match=r"m-00003-of-00003\.gguf is not there"):
+        open_gguf(files[0])
+
+
+@pytest.mark.parametrize("offset", [32, 1 << 40])
+def test_tensors_that_overlap_or_leave_the_file_are_refused(offset: int, tmp_path: Path) -> None:
+    """By name: what a damaged offset leads to are other tensors' numbers."""
+    path = tiny_file(tmp_path)
+    whole = bytearray(path.read_bytes())
+    place = type_field(bytes(whole), b"blk.0.attn_v.weight") + 4
+    whole[place : place + 8] = struct.pack("<Q", offset)
+    path.write_bytes(whole)
+    with pytest.raises(CheckpointError, match=r"damaged.*(begins inside|reaches from byte)"):
+        open_gguf(path)
+
+
+def test_rows_that_are_no_whole_blocks_are_refused(tmp_path: Path) -> None:
+    """The format has no place for a part of a block."""
+    raw = np.zeros((4, 144), np.uint8)
+    path = write_typed(tmp_path / "a.gguf", "w.weight", raw, (4, 100), 12)
+    with pytest.raises(
+        CheckpointError, match=r"w\.weight is \[4, 100\], and Q4_K has blocks of 256"
+    ):
+        open_gguf(path)

@@ -1,4 +1,4 @@
-"""The quick reader of GGUF metadata says what the thorough one says."""
+"""GGUF metadata: every value as it was written, or an error that says what is wrong."""
 
 import struct
 from pathlib import Path
@@ -10,7 +10,6 @@ import pytest
 from mtplx.errors import CheckpointError, FileAccessError
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_header import gguf_header
-from mtplx.loading.gguf_metadata import gguf_metadata
 from tests.tiny_gguf import write_model
 
 
@@ -38,13 +37,38 @@ def odd(tmp_path: Path) -> Path:
 def test_values_are_those_of_the_thorough_reader(odd: Path, tmp_path: Path) -> None:
     """Of every kind; lists are left out and passed over rightly."""
     for path in (odd, write_model(tmp_path / "tiny.gguf")):
-        whole = gguf_metadata(open_gguf(path))
-        expected = {
-            name: value
-            for name, value in whole.items()
-            if not isinstance(value, list) and not name.startswith("GGUF.")
-        }
+        whole = open_gguf(path).metadata
+        expected = {name: value for name, value in whole.items() if not isinstance(value, list)}
         assert gguf_header(path) == expected
+
+
+def test_values_are_those_of_the_gguf_package(odd: Path, tmp_path: Path) -> None:
+    """Single values and lists of every kind."""
+    for path in (odd, write_model(tmp_path / "tiny.gguf")):
+        fields = gguf.GGUFReader(path).fields
+        expected = {n: f.contents() for n, f in fields.items() if not n.startswith("GGUF.")}
+        assert open_gguf(path).metadata == expected
+
+
+def test_a_list_that_claims_to_be_endless_is_refused(odd: Path) -> None:
+    """A damaged length is an error at once, not an attempt to read that much."""
+    whole = odd.read_bytes()
+    for name in (b"a.texts", b"b.numbers"):
+        damaged = bytearray(whole)
+        place = damaged.index(name) + len(name) + 4 + 4
+        damaged[place : place + 8] = (2**62).to_bytes(8, "little")
+        odd.write_bytes(damaged)
+        for read in (gguf_header, open_gguf):
+            with pytest.raises(CheckpointError, match="past its end"):
+                read(odd)
+
+
+def test_text_that_is_not_utf8_names_its_key(odd: Path) -> None:
+    """A damaged text is an error that says which field it is in."""
+    odd.write_bytes(odd.read_bytes().replace("größe".encode(), b"gr\xff\xfe\xfd\xfce"))
+    for read in (gguf_header, open_gguf):
+        with pytest.raises(CheckpointError, match=r"'n\.text' is not UTF-8"):
+            read(odd)
 
 
 def test_a_file_cut_short_in_its_metadata_is_an_error(odd: Path) -> None:
@@ -53,8 +77,9 @@ def test_a_file_cut_short_in_its_metadata_is_an_error(odd: Path) -> None:
     end = whole.index("größe".encode())
     for length in (4, 10, 24, *range(25, end, 23)):
         odd.write_bytes(whole[:length])
-        with pytest.raises(CheckpointError, match=r"odd\.gguf is damaged or cut short"):
-            gguf_header(odd)
+        for read in (gguf_header, open_gguf):
+            with pytest.raises(CheckpointError, match=r"odd\.gguf is damaged or cut short"):
+                read(odd)
 
 
 def test_no_damage_hangs_or_ends_in_anything_but_an_error(odd: Path) -> None:
@@ -66,10 +91,11 @@ def test_no_damage_hangs_or_ends_in_anything_but_an_error(odd: Path) -> None:
         place = int(rng.integers(4, whole.index("größe".encode())))
         damaged[place : place + 8] = struct.pack("<Q", int(rng.choice([0, 1, 9, 2**31, 2**63])))
         odd.write_bytes(damaged)
-        try:
-            gguf_header(odd)
-        except CheckpointError as error:
-            assert "odd.gguf" in str(error)  # noqa: PT017, many files of which some are read
+        for read in (gguf_header, open_gguf):
+            try:
+                read(odd)
+            except CheckpointError as error:
+                assert "odd.gguf" in str(error)  # noqa: PT017, many files of which some are read
 
 
 def test_deep_nesting_is_an_error(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@ import time
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 
 from mtplx.loading.catalogue import SMOLLM2
 from mtplx.loading.fetch import is_cached
-from mtplx.loading.gguf_metadata import QuickReader, gguf_metadata
+from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.tokenizer import Tokenizer
 from mtplx.loading.tokenizer_gguf import tokenizer_from_gguf
 from mtplx.paths import cache_dir
@@ -21,7 +22,7 @@ def path() -> Path:
 
 @pytest.fixture(scope="module")
 def smollm2(path: Path) -> Tokenizer:
-    return tokenizer_from_gguf(gguf_metadata(QuickReader(path)))
+    return tokenizer_from_gguf(open_gguf(path).metadata)
 
 
 # What llama.cpp's own tokenizer gives for the default model's file, special tokens not parsed.
@@ -79,7 +80,7 @@ def test_the_default_models_tokenizer_is_built_in_a_quarter_of_a_second(path: Pa
     read, built = [], []
     for _ in range(5):
         start = time.process_time()
-        fields = gguf_metadata(QuickReader(path))
+        fields = open_gguf(path).metadata
         middle = time.process_time()
         tokenizer_from_gguf(fields)
         read.append(middle - start)
@@ -99,10 +100,12 @@ def test_the_default_model_tokenizes_as_transformers_does(smollm2: Tokenizer, pa
 
 
 @pytest.mark.slow
-def test_quick_reading_gives_the_stock_readers_fields_and_tensors(path: Path) -> None:
-    """Every field and tensor equals what the stock reader finds in the default model's file."""
-    stock, quick = gguf.GGUFReader(path), QuickReader(path)
-    values = {name: field.contents() for name, field in stock.fields.items()}
-    assert gguf_metadata(quick) == values
-    assert {name: field.contents() for name, field in quick.fields.items()} == values
-    assert [t.data_offset for t in quick.tensors] == [t.data_offset for t in stock.tensors]
+def test_the_files_metadata_and_tensors_are_those_of_the_gguf_package(path: Path) -> None:
+    """Every field, and every byte of every tensor, of the default model's file."""
+    stock, found = gguf.GGUFReader(path), open_gguf(path)
+    fields = {name: field.contents() for name, field in stock.fields.items()}
+    assert found.metadata == {n: v for n, v in fields.items() if not n.startswith("GGUF.")}
+    assert list(found.tensors) == [tensor.name for tensor in stock.tensors]
+    for tensor in stock.tensors:
+        assert found.tensors[tensor.name].type == tensor.tensor_type.name
+        assert np.array_equal(found.tensors[tensor.name].data, tensor.data.view(np.uint8).ravel())

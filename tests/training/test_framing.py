@@ -1,9 +1,12 @@
 """Chat templates taken apart and put together again."""
 
+from pathlib import Path
+
 import pytest
 from tokenizers import pre_tokenizers
 
 from mtplx.errors import TrainingError
+from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.tokenizer import Tokenizer
 from mtplx.loading.tokenizer_gguf import tokenizer_from_gguf
 from mtplx.text.prompt import encode_chat
@@ -62,11 +65,9 @@ def test_framed_messages_are_the_templates_prompt(template: str) -> None:
     assert_frames(byte_tokenizer(template))
 
 
-def test_the_default_models_template_is_framed(smollm2_path: object) -> None:
+def test_the_default_models_template_is_framed(smollm2_path: Path) -> None:
     """SmolLM2's own template comes apart, its system message included."""
-    from mtplx.loading.gguf_metadata import QuickReader, gguf_metadata
-
-    tokenizer = tokenizer_from_gguf(gguf_metadata(QuickReader(smollm2_path)))  # type: ignore[arg-type]
+    tokenizer = tokenizer_from_gguf(open_gguf(smollm2_path).metadata)
     assert_frames(tokenizer)
     assert "SmolLM" in tokenizer.decode(chat_framing(tokenizer).before_user)
 

@@ -1,21 +1,19 @@
-"""GGUF's blocks of 32 weights: kept packed in MLX's affine groups, or expanded to float32.
+"""GGUF's blocks of 32 weights that MLX's affine groups hold without loss.
 
-Both give the same numbers to the last bit. Formats: ggml-common.h of ggml.
+What MLX makes of them is what `quant` expands them to, to the last bit.
 """
 
-from collections.abc import Iterator, Mapping
-from concurrent.futures import Executor
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from mtplx.errors import CheckpointError
+from mtplx.quant.bits import Bytes
 
-Bytes = npt.NDArray[np.uint8]
 Halves = npt.NDArray[np.float16]
 BLOCK = 32  # weights that share a scale
-_PIECE = 2048  # blocks expanded at a time: a quarter of a megabyte, which a core's cache holds
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,30 +56,6 @@ def affine_parts(
         codes = np.bitwise_or(codes[..., 0::2], np.left_shift(codes[..., 1::2], 4, dtype=np.uint8))
     packed = np.ascontiguousarray(codes).reshape(raw.shape[0], -1).view(np.uint32)
     return packed, scales, biases
-
-
-def expand(
-    name: str, raw: Bytes, fmt: AffineFormat, out: npt.NDArray[np.float32], pool: Executor
-) -> None:
-    """Blocks [N, K / 32 * block_bytes] -> weights, into `out` [N, K], on all of the pool's threads.
-
-    Raises CheckpointError, naming the tensor, for a scale that is not finite.
-    """
-    blocks, weights = raw.reshape(-1, fmt.block_bytes), out.reshape(-1, BLOCK)
-
-    def piece(start: int) -> None:
-        part, target = blocks[start : start + _PIECE], weights[start : start + _PIECE]
-        scales, biases = _scales(name, part, fmt)
-        np.copyto(target, _codes(part, fmt))
-        target *= scales.astype(np.float32)[:, None]
-        target += biases.astype(np.float32)[:, None]
-
-    for _ in pool.map(piece, _starts(len(blocks))):
-        pass  # raises what a piece raised
-
-
-def _starts(num_blocks: int) -> Iterator[int]:
-    return iter(range(0, num_blocks, _PIECE))
 
 
 def _scales(name: str, blocks: Bytes, fmt: AffineFormat) -> tuple[Halves, Halves]:

@@ -1,0 +1,163 @@
+"""A GGUF model's tensors as matrices and vectors of weights.
+
+Blocks of 32 that MLX's affine groups hold without loss stay packed on a GPU; everything else is
+expanded to float32, straight from the mapped file and on all cores.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from mtplx.errors import CheckpointError, UnsupportedTensorError
+from mtplx.loading.gguf_affine import AFFINE_FORMATS, affine_parts
+from mtplx.loading.gguf_file import DENSE_FORMATS, READABLE, GgufFile, GgufTensor
+from mtplx.models.matrix import AffineMatrix, DenseMatrix, Matrix, stack
+from mtplx.quant.bits import Bytes, Floats
+from mtplx.quant.formats import BLOCK_FORMATS, expand
+
+_MAX_THREADS = 8
+
+
+def rows_in_half_split_order(num_heads: int, num_rows: int) -> npt.NDArray[np.int64]:
+    """Which stored row each row of q or k comes from, for rotary halves instead of pairs.
+
+    llama.cpp stores the rows of a head with the two halves interleaved (0, hd/2, 1, hd/2 + 1, …).
+    """
+    return np.arange(num_rows).reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A tensor as some rows of a matrix.
+
+    rotary_heads: its rows are those of so many heads of q or k, and are put in half-split order.
+    """
+
+    name: str
+    num_rows: int
+    rotary_heads: int | None = None
+
+    @property
+    def order(self) -> npt.NDArray[np.int64] | slice:
+        """Which stored row each row is."""
+        if self.rotary_heads is None:
+            return slice(None)
+        return rows_in_half_split_order(self.rotary_heads, self.num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufTensors:
+    """Tensors of a model by name, as matrices, vectors or arrays. `packed` keeps blocks packed.
+
+    Each raises CheckpointError for a tensor that is missing, not of the shape asked for, or
+    damaged.
+    """
+
+    by_name: Mapping[str, GgufTensor]
+    packed: bool
+    unread: set[str]  # names that nothing has asked for yet
+    pool: Executor
+
+    def find(self, name: str, shape: tuple[int, ...] | None = None) -> GgufTensor:
+        """A tensor as it is stored, which counts as read."""
+        if name not in self.by_name:
+            raise CheckpointError(f"The file has no tensor {name}, which this architecture needs.")
+        tensor = self.by_name[name]
+        if shape is not None and tensor.shape != shape:
+            raise CheckpointError(
+                f"Tensor {name} is {tensor.shape}, the metadata asks for {shape}."
+            )
+        self.unread.discard(name)
+        return tensor
+
+    def vector(self, name: str, size: int) -> mx.array:
+        """A dense tensor [size] as float32."""
+        tensor = self.find(name, (size,))
+        if tensor.type not in DENSE_FORMATS:
+            raise UnsupportedTensorError(
+                f"Tensor {name} is of type {tensor.type}; a vector must be one of "
+                f"{', '.join(DENSE_FORMATS)}."
+            )
+        return self.array(name)
+
+    def array(self, name: str) -> mx.array:
+        """A tensor of any shape and type as float32."""
+        tensor = self.find(name)
+        expanded = mx.zeros(tensor.shape)
+        mx.eval(expanded)
+        # The same memory, written before anybody reads it.
+        self._expand(tensor, slice(None), np.array(expanded, copy=False))
+        return expanded
+
+    def matrix(self, name: str, rows: int, columns: int) -> Matrix:
+        """A weight matrix [rows, columns]."""
+        return self.joined([Rows(name, rows)], columns)
+
+    def joined(self, parts: Sequence[Rows], columns: int) -> Matrix:
+        """Tensors of `columns` columns as one matrix, their rows in order."""
+        found = [self.find(part.name, (part.num_rows, columns)) for part in parts]
+        if self.packed and {tensor.type for tensor in found} & AFFINE_FORMATS.keys():
+            return stack([self._packed(*pair) for pair in zip(parts, found, strict=True)])
+        weight = mx.zeros((sum(part.num_rows for part in parts), columns))
+        mx.eval(weight)
+        rows, start = np.array(weight, copy=False), 0
+        for part, tensor in zip(parts, found, strict=True):
+            self._expand(tensor, part.order, rows[start : start + part.num_rows])
+            start += part.num_rows
+        return DenseMatrix(weight)
+
+    def _packed(self, part: Rows, tensor: GgufTensor) -> Matrix:
+        if tensor.type not in AFFINE_FORMATS:
+            weight = mx.zeros(tensor.shape)
+            mx.eval(weight)
+            self._expand(tensor, part.order, np.array(weight, copy=False))
+            return DenseMatrix(weight)
+        fmt = AFFINE_FORMATS[tensor.type]
+        parts = affine_parts(part.name, tensor.rows[part.order], fmt)
+        codes, scales, biases = (mx.array(array) for array in parts)
+        return AffineMatrix(codes, scales, biases, fmt.bits)
+
+    def _expand(
+        self, tensor: GgufTensor, order: npt.NDArray[np.int64] | slice, out: Floats
+    ) -> None:
+        rows = tensor.rows[order]
+        if tensor.type in DENSE_FORMATS:
+            _copy(tensor.type, rows, out)
+        elif not expand(BLOCK_FORMATS[tensor.type], rows, out, self.pool):
+            raise CheckpointError(
+                f"Tensor {tensor.name} holds a scale that is not finite. Fetch it again."
+            )
+
+
+def _copy(kind: str, rows: Bytes, out: Floats) -> None:
+    stored = np.ascontiguousarray(rows)
+    if kind == "BF16":
+        np.left_shift(stored.view(np.uint16), 16, out=out.view(np.uint32), dtype=np.uint32)
+    else:
+        np.copyto(out, stored.view(np.float16 if kind == "F16" else np.float32))
+
+
+def gguf_tensors(file: GgufFile, *, packed: bool) -> GgufTensors:
+    """The tensors of an open file; their types are checked before any is read."""
+    odd = {tensor.type: tensor.name for tensor in file.tensors.values()}
+    found = "; ".join(f"{kind} (in {odd[kind]})" for kind in odd if kind not in READABLE)
+    if found:
+        raise UnsupportedTensorError(
+            f"{file.path} holds tensors of types that no weights are stored in: {found}. "
+            f"Readable: {', '.join(READABLE)}."
+        )
+    pool = ThreadPoolExecutor(_num_threads())
+    return GgufTensors(file.tensors, packed, set(file.tensors), pool)
+
+
+def _num_threads() -> int:
+    """Cores that this process may use, as far as memory can feed them."""
+    if sys.platform == "linux":
+        return min(_MAX_THREADS, len(os.sched_getaffinity(0)))
+    return min(_MAX_THREADS, os.cpu_count() or 1)
