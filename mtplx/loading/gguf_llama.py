@@ -1,12 +1,17 @@
-"""A llama-type GGUF to a `LlamaTarget`."""
+"""A llama-type GGUF to a `LlamaTarget`: llama, mistral, and the dense qwen2 and qwen3."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import mlx.core as mx
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
 from mtplx.loading.gguf_tensors import GgufTensors, Rows
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 
-UNSUPPORTED = (  # llama.cpp's meaning of "llama" has room for these
+# Whether the file has the rows of q and k in pairs that rotate together, or in halves.
+PAIRWISE = {"llama": True, "qwen2": False, "qwen3": False}
+UNSUPPORTED = (  # llama.cpp's meaning of these architectures has room for more
     "expert_count",
     "attention.sliding_window",
     "attention.scale",
@@ -24,19 +29,19 @@ def llama_dims(metadata: Mapping[str, object]) -> LlamaDims:
     UnsupportedTensorError, by name, for what llama.cpp supports and this does not.
     """
     arch = metadata.get("general.architecture")
-    if arch != "llama":
+    if arch not in PAIRWISE:
         raise UnsupportedTensorError(
-            f"Architecture {arch!r} is not readable from GGUF yet; 'llama' is."
+            f"Architecture {arch!r} is not readable from GGUF yet; {', '.join(PAIRWISE)} are."
         )
-    _refuse_unsupported(metadata)
+    _refuse_unsupported(metadata, str(arch))
 
     def get(key: str, default: float | None = None) -> float:
-        value = metadata.get(f"llama.{key}", default)
+        value = metadata.get(f"{arch}.{key}", default)
         if value is None:
-            raise CheckpointError(f"The file's metadata lacks llama.{key}. Fetch it again.")
+            raise CheckpointError(f"The file's metadata lacks {arch}.{key}. Fetch it again.")
         if not isinstance(value, int | float) or not 0 < value < 2**31:
             raise CheckpointError(
-                f"The file's metadata has llama.{key} = {value!r}; one positive number is needed."
+                f"The file's metadata has {arch}.{key} = {value!r}; one positive number is needed."
             )
         return value
 
@@ -61,16 +66,22 @@ def llama_dims(metadata: Mapping[str, object]) -> LlamaDims:
         context_length=int(get("context_length")),
         rope_base=get("rope.freq_base", 10000.0),
         norm_eps=get("attention.layer_norm_rms_epsilon"),
+        rope_factors=_linear_stretch(metadata.get(f"{arch}.rope.scaling.factor"), head_dim),
     )
 
 
-def _refuse_unsupported(metadata: Mapping[str, object]) -> None:
+def _linear_stretch(factor: object, head_dim: int) -> tuple[float, ...]:
+    return (float(factor),) * (head_dim // 2) if isinstance(factor, float) and factor > 1 else ()
+
+
+def _refuse_unsupported(metadata: Mapping[str, object], arch: str) -> None:
     for key in UNSUPPORTED:
-        if metadata.get(f"llama.{key}"):
-            raise UnsupportedTensorError(f"llama.{key} is set, which is not supported yet.")
-    if metadata.get("llama.rope.scaling.factor", 1.0) not in (0, 1):
+        if metadata.get(f"{arch}.{key}"):
+            raise UnsupportedTensorError(f"{arch}.{key} is set, which is not supported yet.")
+    kind = metadata.get(f"{arch}.rope.scaling.type", "none")
+    if metadata.get(f"{arch}.rope.scaling.factor", 1.0) not in (0, 1) and kind != "linear":
         raise UnsupportedTensorError(
-            "llama.rope.scaling.factor is set, which is not supported yet."
+            f"{arch}.rope.scaling.type is {kind!r}, which is not supported yet."
         )
 
 
@@ -86,8 +97,8 @@ def _vocab_size(metadata: Mapping[str, object], get: Callable[[str, float | None
     return vocab_size
 
 
-def llama_target(tensors: GgufTensors, dims: LlamaDims) -> LlamaTarget:
-    """The whole trunk.
+def llama_target(tensors: GgufTensors, dims: LlamaDims, arch: str = "llama") -> LlamaTarget:
+    """The whole trunk. arch: one of `PAIRWISE`.
 
     Raises CheckpointError for a tensor that is missing, misshapen or left over, and
     UnsupportedTensorError for one of a type that cannot be read.
@@ -95,30 +106,42 @@ def llama_target(tensors: GgufTensors, dims: LlamaDims) -> LlamaTarget:
     width, vocab_size = dims.hidden_size, dims.vocab_size
     embedding = tensors.matrix("token_embd.weight", vocab_size, width)
     tied = "output.weight" not in tensors.by_name
+    blocks = [_block(tensors, dims, f"blk.{i}", PAIRWISE[arch]) for i in range(dims.num_layers)]
     target = LlamaTarget(
-        dims=dims,
+        dims=replace(dims, rope_factors=_rope_factors(tensors, dims)),
         embedding=embedding,
-        blocks=tuple(_block(tensors, dims, f"blk.{i}") for i in range(dims.num_layers)),
+        blocks=tuple(blocks),
         final_norm=tensors.vector("output_norm.weight", width),
         lm_head=embedding if tied else tensors.matrix("output.weight", vocab_size, width),
     )
+    refuse_left_over(tensors)
+    return target
+
+
+def refuse_left_over(tensors: GgufTensors) -> None:
+    """UnsupportedTensorError, by name, for a tensor that nothing has asked for."""
     if tensors.unread:
         raise UnsupportedTensorError(
             f"The file holds {min(tensors.unread)}, which this architecture does not know here "
             f"({len(tensors.unread)} such tensors). Without them it would be another model."
         )
-    return target
 
 
-def _block(tensors: GgufTensors, dims: LlamaDims, at: str) -> LlamaBlock:
+def _rope_factors(tensors: GgufTensors, dims: LlamaDims) -> tuple[float, ...]:
+    """Llama 3.1 and its like bring the stretch of each wavelength along."""
+    if "rope_freqs.weight" not in tensors.by_name:
+        return dims.rope_factors
+    factors: list[float] = tensors.vector("rope_freqs.weight", dims.head_dim // 2).tolist()  # type: ignore[assignment]
+    if min(factors) <= 0:
+        raise CheckpointError("rope_freqs.weight holds a factor that is not positive.")
+    return tuple(factors)
+
+
+def _block(tensors: GgufTensors, dims: LlamaDims, at: str, pairwise: bool) -> LlamaBlock:
     width, mlp = dims.hidden_size, dims.mlp_size
-    q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
-    qkv = [
-        Rows(f"{at}.attn_q.weight", q_rows, dims.num_heads),
-        Rows(f"{at}.attn_k.weight", kv_rows, dims.num_kv_heads),
-        Rows(f"{at}.attn_v.weight", kv_rows),
-    ]
+    q_rows = dims.num_heads * dims.head_dim
     gate_up = [Rows(f"{at}.ffn_gate.weight", mlp), Rows(f"{at}.ffn_up.weight", mlp)]
+    qkv = _qkv_rows(dims, at, pairwise)
     return LlamaBlock(
         attention_norm=tensors.vector(f"{at}.attn_norm.weight", width),
         qkv=tensors.joined(qkv, width),
@@ -126,4 +149,35 @@ def _block(tensors: GgufTensors, dims: LlamaDims, at: str) -> LlamaBlock:
         mlp_norm=tensors.vector(f"{at}.ffn_norm.weight", width),
         gate_up=tensors.joined(gate_up, width),
         down=tensors.matrix(f"{at}.ffn_down.weight", width, mlp),
+        qkv_bias=_qkv_bias(tensors, qkv),
+        qk_norm=_qk_norm(tensors, dims, at),
     )
+
+
+def _qkv_rows(dims: LlamaDims, at: str, pairwise: bool) -> list[Rows]:
+    q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
+    return [
+        Rows(f"{at}.attn_q.weight", q_rows, dims.num_heads if pairwise else None),
+        Rows(f"{at}.attn_k.weight", kv_rows, dims.num_kv_heads if pairwise else None),
+        Rows(f"{at}.attn_v.weight", kv_rows),
+    ]
+
+
+def _qkv_bias(tensors: GgufTensors, parts: list[Rows]) -> mx.array | None:
+    names = [part.name.replace("weight", "bias") for part in parts]
+    if not any(name in tensors.by_name for name in names):
+        return None
+    found = [tensors.vector(name, part.num_rows) for name, part in zip(names, parts, strict=True)]
+    in_order = [
+        bias if isinstance(part.order, slice) else bias[mx.array(part.order)]
+        for bias, part in zip(found, parts, strict=True)
+    ]
+    return mx.concatenate(in_order)
+
+
+def _qk_norm(tensors: GgufTensors, dims: LlamaDims, at: str) -> mx.array | None:
+    names = [f"{at}.attn_q_norm.weight", f"{at}.attn_k_norm.weight"]
+    if not any(name in tensors.by_name for name in names):
+        return None
+    q, k = (tensors.vector(name, dims.head_dim)[None, None] for name in names)
+    return mx.concatenate([mx.repeat(q, dims.num_heads, 0), mx.repeat(k, dims.num_kv_heads, 0)])

@@ -17,21 +17,36 @@ class Rows:
 
     cos, sin: [T, head_dim], the two halves of a head side by side; sin is negative in the first.
     mask: [T, offset + T], 0 or -inf. None of them on a GPU, and no mask for a single row.
+    freqs: [head_dim / 2], on a GPU where the wavelengths are stretched.
     """
 
     offset: int
     cos: mx.array | None = None
     sin: mx.array | None = None
     mask: mx.array | None = None
+    freqs: mx.array | None = None
 
 
-def rows_at(offset: int, num_rows: int, head_dim: int, rope_base: float) -> Rows:
-    """The rows of a pass of `num_rows` tokens after `offset` others."""
-    if mx.default_device() != mx.cpu:
-        return Rows(offset)
-    positions = mx.arange(offset, offset + num_rows)
+def rows_at(
+    offset: int,
+    num_rows: int,
+    head_dim: int,
+    rope_base: float,
+    rope_factors: tuple[float, ...] = (),
+) -> Rows:
+    """The rows of a pass of `num_rows` tokens after `offset` others.
+
+    rope_factors: [head_dim / 2], by how much each wavelength is stretched; none for not at all.
+    """
     powers = mx.arange(0, head_dim, 2, dtype=mx.float32) * (-1 / head_dim)
+    if mx.default_device() != mx.cpu:
+        if not rope_factors:
+            return Rows(offset)
+        return Rows(offset, freqs=mx.power(rope_base, -powers) * mx.array(rope_factors))
+    positions = mx.arange(offset, offset + num_rows)
     angles = positions[:, None] * mx.power(rope_base, powers)
+    if rope_factors:
+        angles = angles / mx.array(rope_factors)
     cos, sin = mx.cos(angles), mx.sin(angles)
     mask = None
     if num_rows > 1:
@@ -45,8 +60,15 @@ def rotate(x: mx.array, rows: Rows, rope_base: float) -> mx.array:
     """Rotary position embedding of x [B, H, T, head_dim], halves rotated against each other."""
     width = x.shape[-1]
     if rows.cos is None or rows.sin is None:
+        base = rope_base if rows.freqs is None else None
         return mx.fast.rope(
-            x, width, traditional=False, base=rope_base, scale=1.0, offset=rows.offset
+            x,
+            width,
+            traditional=False,
+            base=base,
+            scale=1.0,
+            offset=rows.offset,
+            freqs=rows.freqs,
         )
     swapped = mx.concatenate([x[..., width // 2 :], x[..., : width // 2]], axis=-1)
     return x * rows.cos + swapped * rows.sin

@@ -1,5 +1,7 @@
 """Llama-type trunks: RMSNorm, rotary grouped-query attention, SwiGLU, residual stream.
 
+Llama itself, Mistral, and the dense Qwen2 and Qwen3, which add a bias or a norm to q and k.
+
 Written out here rather than taken from mlx-lm because the default model goes through it: no
 seconds of imports, products over the same rows joined into one (q, k and v; gate and up), and
 the final norm apart, so that an MTP head can be fed the hidden state before or after it.
@@ -18,7 +20,10 @@ from mtplx.speculation import LayerCache
 
 @dataclass(frozen=True, slots=True)
 class LlamaDims:
-    """Sizes and constants of a llama-type model."""
+    """Sizes and constants of a llama-type model.
+
+    rope_factors: [head_dim / 2], by how much the wavelengths of the rotary embedding are stretched.
+    """
 
     hidden_size: int
     num_layers: int
@@ -30,11 +35,16 @@ class LlamaDims:
     context_length: int
     rope_base: float
     norm_eps: float
+    rope_factors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaBlock:
-    """Weights of one layer. Rows of q and k are in half-split rotary order."""
+    """Weights of one layer. Rows of q and k are in half-split rotary order.
+
+    qkv_bias: as Qwen2 has it. qk_norm: as Qwen3 has it, the weights of a norm over each head of q
+    and of k, one row for each head.
+    """
 
     attention_norm: mx.array  # [D]
     qkv: Matrix  # [(H + 2 H_kv) * head_dim, D]
@@ -42,27 +52,39 @@ class LlamaBlock:
     mlp_norm: mx.array  # [D]
     gate_up: Matrix  # [2 * mlp_size, D]
     down: Matrix  # [D, mlp_size]
+    qkv_bias: mx.array | None = None  # [(H + 2 H_kv) * head_dim]
+    qk_norm: mx.array | None = None  # [H + H_kv, 1, head_dim]
 
     def arrays(self) -> list[mx.array]:
         """Every array of the layer."""
+        vectors = (self.attention_norm, self.mlp_norm, self.qkv_bias, self.qk_norm)
         matrices = (self.qkv, self.output, self.gate_up, self.down)
-        return [self.attention_norm, self.mlp_norm, *(a for m in matrices for a in m.arrays())]
+        found = [vector for vector in vectors if vector is not None]
+        return [*found, *(a for m in matrices for a in m.arrays())]
 
 
 def rows_after(dims: LlamaDims, offset: int, num_rows: int) -> Rows:
     """The rows of a pass of `num_rows` tokens after `offset` others."""
-    return rows_at(offset, num_rows, dims.head_dim, dims.rope_base)
+    return rows_at(offset, num_rows, dims.head_dim, dims.rope_base, dims.rope_factors)
 
 
-def split_heads(dims: LlamaDims, qkv: mx.array, rows: Rows) -> tuple[mx.array, mx.array, mx.array]:
-    """qkv [B, T, (H + 2 H_kv) * head_dim] -> q [B, H, T, hd], k and v [B, H_kv, T, hd].
+def split_heads(
+    dims: LlamaDims, block: LlamaBlock, normed: mx.array, rows: Rows
+) -> tuple[mx.array, mx.array, mx.array]:
+    """The block's q [B, H, T, hd], k and v [B, H_kv, T, hd] of rows [B, T, D] after its norm.
 
     q and k are rotated to their positions.
     """
-    batch, num_rows, _ = qkv.shape
+    batch, num_rows, _ = normed.shape
+    qkv = block.qkv(normed)
+    if block.qkv_bias is not None:
+        qkv = qkv + block.qkv_bias
     heads = qkv.reshape(batch, num_rows, -1, dims.head_dim).transpose(0, 2, 1, 3)
     q_end, k_end = dims.num_heads, dims.num_heads + dims.num_kv_heads
-    rotated = rotate(heads[:, :k_end], rows, dims.rope_base)
+    turning = heads[:, :k_end]
+    if block.qk_norm is not None:
+        turning = mx.fast.rms_norm(turning, None, dims.norm_eps) * block.qk_norm
+    rotated = rotate(turning, rows, dims.rope_base)
     return rotated[:, :q_end], rotated[:, q_end:], heads[:, k_end:]
 
 
@@ -82,7 +104,7 @@ def run_block(
 ) -> mx.array:
     """One layer over x [B, T, D], the given rows, appending to its cache."""
     normed = mx.fast.rms_norm(x, block.attention_norm, dims.norm_eps)
-    q, k, v = split_heads(dims, block.qkv(normed), rows)
+    q, k, v = split_heads(dims, block, normed, rows)
     mixed = attend(q, *cache.update_and_fetch(k, v), rows)
     x = x + block.output(mixed.transpose(0, 2, 1, 3).reshape(*x.shape[:2], -1))
     return x + block.down(swiglu(block.gate_up(mx.fast.rms_norm(x, block.mlp_norm, dims.norm_eps))))

@@ -4,6 +4,7 @@ The arrays are shared, not copied: parts of a joined product are views of its ro
 """
 
 import copy
+import importlib
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mtplx.errors import UnsupportedTensorError
-from mtplx.models.llama import LlamaTarget
+from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 from mtplx.models.matrix import GROUP_SIZE, AffineMatrix, DenseMatrix, Matrix
 from mtplx.speculation import Target
 
@@ -48,33 +49,39 @@ def split_rows(matrix: Matrix, counts: Sequence[int]) -> list[Matrix]:
 
 
 def _llama(target: LlamaTarget) -> Any:
-    from mlx_lm.models.llama import Model, ModelArgs
-
-    dims = target.dims
+    dims, first = target.dims, target.blocks[0]
+    if dims.rope_factors:
+        raise UnsupportedTensorError(
+            "mlx-lm has no model with these stretched rotary wavelengths, so there is nothing to "
+            "compare with."
+        )
     is_tied = target.lm_head is target.embedding
+    kind = "llama" if first.qk_norm is None else "qwen3"
+    if first.qkv_bias is not None:
+        kind = "qwen2"
+    family = importlib.import_module(f"mlx_lm.models.{kind}")
     # The arrays that the constructor draws at random are replaced before anything computes them.
-    model = Model(
-        ModelArgs(
-            model_type="llama",
-            hidden_size=dims.hidden_size,
-            num_hidden_layers=dims.num_layers,
-            intermediate_size=dims.mlp_size,
-            num_attention_heads=dims.num_heads,
-            num_key_value_heads=dims.num_kv_heads,
-            head_dim=dims.head_dim,
-            rms_norm_eps=dims.norm_eps,
-            rope_theta=dims.rope_base,
-            max_position_embeddings=dims.context_length,
-            vocab_size=dims.vocab_size,
-            tie_word_embeddings=is_tied,
+    model = family.Model(
+        family.ModelArgs.from_dict(
+            {
+                "model_type": kind,
+                "hidden_size": dims.hidden_size,
+                "num_hidden_layers": dims.num_layers,
+                "intermediate_size": dims.mlp_size,
+                "num_attention_heads": dims.num_heads,
+                "num_key_value_heads": dims.num_kv_heads,
+                "head_dim": dims.head_dim,
+                "rms_norm_eps": dims.norm_eps,
+                "rope_theta": dims.rope_base,
+                "max_position_embeddings": dims.context_length,
+                "vocab_size": dims.vocab_size,
+                "tie_word_embeddings": is_tied,
+            }
         )
     )
-    q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
     for layer, block in zip(model.model.layers, target.blocks, strict=True):
-        attention, mlp = layer.self_attn, layer.mlp
-        q, k, v = map(_linear, split_rows(block.qkv, [q_rows, kv_rows, kv_rows]))
-        attention.q_proj, attention.k_proj, attention.v_proj = q, k, v
-        attention.o_proj = _linear(block.output)
+        _fill_attention(layer.self_attn, dims, block)
+        mlp = layer.mlp
         gate, up = split_rows(block.gate_up, [dims.mlp_size, dims.mlp_size])
         mlp.gate_proj, mlp.up_proj, mlp.down_proj = _linear(gate), _linear(up), _linear(block.down)
         layer.input_layernorm.weight = block.attention_norm
@@ -85,6 +92,20 @@ def _llama(target: LlamaTarget) -> Any:
         model.lm_head = _linear(target.lm_head)
     mx.eval(model.parameters())
     return model
+
+
+def _fill_attention(attention: Any, dims: LlamaDims, block: LlamaBlock) -> None:
+    q_rows, kv_rows = dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim
+    parts = list(map(_linear, split_rows(block.qkv, [q_rows, kv_rows, kv_rows])))
+    if block.qkv_bias is not None:
+        biases = mx.split(block.qkv_bias, [q_rows, q_rows + kv_rows])
+        for part, bias in zip(parts, biases, strict=True):
+            part.bias = bias
+    attention.q_proj, attention.k_proj, attention.v_proj = parts
+    attention.o_proj = _linear(block.output)
+    if block.qk_norm is not None:
+        attention.q_norm.weight = block.qk_norm[0, 0]
+        attention.k_norm.weight = block.qk_norm[-1, 0]
 
 
 def _linear(matrix: Matrix) -> nn.Module:

@@ -32,6 +32,8 @@ class TorchBlock:
     mlp_norm: "torch.Tensor"
     gate_up: "torch.Tensor"
     down: "torch.Tensor"
+    qkv_bias: "torch.Tensor | None"
+    qk_norm: "torch.Tensor | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ def rotation(dims: LlamaDims, start: int, rows: int) -> tuple["torch.Tensor", "t
     import torch
 
     inverse = dims.rope_base ** (torch.arange(0, dims.head_dim, 2) / -dims.head_dim)
+    if dims.rope_factors:
+        inverse = inverse / torch.tensor(dims.rope_factors)
     angles = torch.arange(start, start + rows)[:, None] * inverse
     return angles.cos(), angles.sin()
 
@@ -103,6 +107,8 @@ def torch_trunk(target: LlamaTarget, dtype: Dtype = "bfloat16") -> TorchTrunk:
             to_torch(of.mlp_norm),
             matrix(of.gate_up),
             matrix(of.down),
+            None if of.qkv_bias is None else to_torch(of.qkv_bias).to(kind),
+            None if of.qk_norm is None else to_torch(of.qk_norm),
         )
 
     kind = getattr(torch, dtype)
@@ -131,11 +137,7 @@ def read_block(
     turn = rotation(dims, start, rows)
     x = trunk.embedding[token_ids].float()
     for block, layer in zip(trunk.blocks, cache, strict=True):
-        normed = rms_norm(x, block.attention_norm, dims.norm_eps).to(dtype)
-        heads = F.linear(normed, block.qkv).view(batch, rows, -1, dims.head_dim).transpose(1, 2)
-        sizes = (dims.num_heads, dims.num_kv_heads, dims.num_kv_heads)
-        q, k, v = heads.split(sizes, dim=1)
-        q, k = (rotate(part, turn).to(dtype) for part in (q, k))
+        q, k, v = _split_heads(dims, block, x, turn)
         layer.keys[:, start : start + rows] = k.flatten(0, 1)
         layer.values[:, start : start + rows] = v.flatten(0, 1)
         if start == 0:
@@ -147,6 +149,26 @@ def read_block(
         gate, up = F.linear(normed, block.gate_up).chunk(2, dim=-1)
         x = x + F.linear(F.silu(gate) * up, block.down)
     return rms_norm(x, trunk.final_norm, dims.norm_eps)
+
+
+def _split_heads(
+    dims: LlamaDims,
+    block: TorchBlock,
+    x: "torch.Tensor",
+    turn: tuple["torch.Tensor", "torch.Tensor"],
+) -> tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]:
+    """q [B, H, T, hd], k and v [B, H_kv, T, hd] of x [B, T, D], as `split_heads` of the model."""
+    import torch.nn.functional as F
+
+    dtype, q_end = block.qkv.dtype, dims.num_heads
+    normed = rms_norm(x, block.attention_norm, dims.norm_eps).to(dtype)
+    qkv = F.linear(normed, block.qkv, block.qkv_bias)
+    heads = qkv.unflatten(-1, (-1, dims.head_dim)).transpose(1, 2)
+    turning, v = heads.split((q_end + dims.num_kv_heads, dims.num_kv_heads), dim=1)
+    if block.qk_norm is not None:
+        turning = F.rms_norm(turning.float(), (dims.head_dim,), eps=dims.norm_eps) * block.qk_norm
+    rotated = rotate(turning, turn).to(dtype)
+    return rotated[:, :q_end], rotated[:, q_end:], v
 
 
 def _make_room(trunk: TorchTrunk, cache: list[TorchCache], batch: int, rows: int) -> None:

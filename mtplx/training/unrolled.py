@@ -32,7 +32,7 @@ def _block_step(
 ) -> mx.array:
     rows = rows_after(dims, len(chain), x.shape[1])
     normed = mx.fast.rms_norm(x, block.attention_norm, dims.norm_eps)
-    q, k, v = split_heads(dims, block.qkv(normed), rows)
+    q, k, v = split_heads(dims, block, normed, rows)
     chain.append((k, v))
     x = x + block.output(_attend(dims, q, chain, mask))
     return x + block.down(swiglu(block.gate_up(mx.fast.rms_norm(x, block.mlp_norm, dims.norm_eps))))

@@ -166,7 +166,7 @@ def test_every_tensor_has_one_shape(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["blk.0.attn_q.bias", "rope_freqs.weight", "blk.0.attn_q_norm.weight", "blk.2.ffn_up.weight"],
+    ["blk.0.attn_output.bias", "blk.0.ffn_up.bias", "blk.2.ffn_up.weight", "cls.weight"],
 )
 def test_a_tensor_that_nothing_reads_is_refused_by_name(name: str, tmp_path: Path) -> None:
     """A bias or a norm that is ignored would make it another model."""
