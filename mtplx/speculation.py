@@ -8,9 +8,12 @@ the draft, followed by one *recovered* token (after a rejection) or *bonus* toke
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import mlx.core as mx
+
+HiddenStage = Literal["before_norm", "after_norm"]
+"""On which side of the target's final norm a hidden state was taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,8 @@ class Draft:
 class DraftInput:
     """Committed rows the drafter has not seen: hidden state i and the token that follows it.
 
-    hidden: [n, D], the target's hidden state at n consecutive committed positions.
+    hidden: [n, D], the target's hidden state at n consecutive committed positions, of the stage
+        that the drafter asks for.
     token_ids: [n] int32, the token after each of them; the last is the pending token.
     """
 
@@ -83,6 +87,17 @@ DrawDraft = Callable[[mx.array, int], tuple[mx.array, mx.array | None] | None]
 drawn from, None where q is one-hot. None in place of both ends the draft before this token."""
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A state as it stood at some moment, of a layer or of a drafter, to come back to or to save.
+
+    The arrays are references: whoever goes on from there replaces them and changes none.
+    """
+
+    numbers: tuple[int, ...]
+    arrays: tuple[mx.array, ...]
+
+
 class LayerCache(Protocol):
     """State of one layer that can undo the tail of its last pass."""
 
@@ -90,14 +105,42 @@ class LayerCache(Protocol):
     def offset(self) -> int:
         """Tokens held."""
 
+    @property
+    def keeps_every_length(self) -> bool:
+        """Whether it can go back to any length, at any time; else that takes snapshots."""
+
+    @property
+    def num_replays(self) -> int:
+        """How often undoing a pass read weights again."""
+
+    def check(self, start: int, num_rows: int) -> None:
+        """Raise RollbackError, naming the layer, unless the last pass took exactly `num_rows`
+        tokens behind the first `start`, and left all that `keep` needs."""
+
     def keep(self, num_tokens: int) -> None:
         """Of the last pass's tokens keep the first `num_tokens`; the rest never happened.
 
-        Raises RollbackError, naming the layer, where the pass did not record what that needs.
+        Raises RollbackError, naming the layer, where the pass had fewer.
         """
 
+    def reaches(self, length: int) -> bool:
+        """Whether `rewind` can go back to this length. The last pass can always be undone."""
+
     def rewind(self, length: int) -> None:
-        """Go back to the state after the first `length` tokens, to reuse a shared prompt prefix."""
+        """Go back to the state after the first `length` tokens, to reuse a shared prompt prefix.
+
+        Raises RollbackError, naming the layer, where it does not reach that.
+        """
+
+    def snapshot(self, *, whole: bool = False) -> Snapshot:
+        """What `restore` needs to come back to this length.
+
+        whole: for a cache that has been emptied, or another one; else what it holds counts, and
+            the snapshot is void once it has gone back further.
+        """
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go to where a snapshot was taken, of this cache or of one of its kind."""
 
     @property
     def state(self) -> list[mx.array]:
@@ -133,6 +176,10 @@ class Drafter(Protocol):
     """Whatever proposes tokens. Its state follows the target's committed tokens."""
 
     @property
+    def hidden_stage(self) -> HiddenStage:
+        """Which of the target's hidden states it is fed."""
+
+    @property
     def support(self) -> mx.array | None:
         """The vocabulary ids [S] of the columns of its logits; None is the whole in order."""
 
@@ -157,4 +204,13 @@ class Drafter(Protocol):
         """Forget everything proposed; committed rows stay."""
 
     def rewind(self, num_rows: int) -> None:
-        """Go back to the first `num_rows` committed rows."""
+        """Go back to the first `num_rows` committed rows, a number that `reachable` gave."""
+
+    def reachable(self, num_rows: int) -> int:
+        """The most rows, at most `num_rows`, that it can go back to or has."""
+
+    def snapshot(self, *, whole: bool = False) -> Snapshot:
+        """What `restore` needs to come back to these rows; as of LayerCache."""
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go to where a snapshot was taken."""

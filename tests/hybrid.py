@@ -12,10 +12,11 @@ import numpy as np
 
 from mtplx.cache import AttentionCache
 from mtplx.errors import RollbackError
-from mtplx.models.head import HeadDrafter, HeadWeights
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import HeadWeights, LlamaHead
 from mtplx.models.llama import LlamaBlock, LlamaDims, rows_after, run_block
 from mtplx.models.matrix import DenseMatrix
-from mtplx.speculation import LayerCache
+from mtplx.speculation import LayerCache, Snapshot
 from tests.tiny import random_block, random_matrix, random_vector, tiny_head, whole_vocabulary
 
 NUM_HEADS, WIDTH, TAPS = 2, 4, 3
@@ -95,6 +96,8 @@ class DeltaCache:
     """The memory of the recurrent layer, with a tape of everything since the beginning."""
 
     name = "delta"
+    keeps_every_length = True
+    num_replays = 0
 
     def __init__(self, taps: mx.array) -> None:
         self.taps = taps
@@ -113,6 +116,10 @@ class DeltaCache:
         self.tape = tape.after(self.tape)
         return outputs
 
+    def check(self, start: int, num_rows: int) -> None:
+        if (self.offset, self._last_pass) != (start + num_rows, num_rows):
+            raise RollbackError(f"{self.name}: {num_rows} tokens after {start} are not recorded.")
+
     def keep(self, num_tokens: int) -> None:
         if not 0 <= num_tokens <= self._last_pass:
             raise RollbackError(
@@ -123,11 +130,23 @@ class DeltaCache:
         self.memory = self._refolded(self._before, tape, start)
         self.tape, self._last_pass = tape, 0
 
+    def reaches(self, length: int) -> bool:
+        return 0 <= length <= self.offset
+
     def rewind(self, length: int) -> None:
-        if not 0 <= length <= self.offset:
+        if not self.reaches(length):
             raise RollbackError(f"{self.name}: cannot go back to {length} of {self.offset} tokens.")
         self.tape = self.tape.first(length)
         self.memory, self._last_pass = self._refolded(blank(), self.tape, 0), 0
+
+    def snapshot(self, *, whole: bool = False) -> Snapshot:
+        tape = (self.tape.qkv, self.tape.gates) if whole else ()
+        return Snapshot((self.offset,), tape)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        if snapshot.arrays:
+            self.tape = Tape(*snapshot.arrays)
+        self.rewind(snapshot.numbers[0])
 
     def _refolded(self, memory: Memory, tape: Tape, start: int) -> Memory:
         rest = Tape(tape.qkv[start:], tape.gates[start:])
@@ -208,4 +227,5 @@ def hybrid_target(seed: int = 0) -> HybridTarget:
 def hybrid_drafter(target: HybridTarget, head: HeadWeights | None = None) -> HeadDrafter:
     """An MTP head on the hybrid, drafting from its whole vocabulary."""
     shared = whole_vocabulary(target)  # type: ignore[arg-type]  # all that is asked is there
-    return HeadDrafter(target, head or tiny_head(dims=HYBRID), shared)  # type: ignore[arg-type]
+    llama_head = LlamaHead(target, head or tiny_head(dims=HYBRID))  # type: ignore[arg-type]
+    return HeadDrafter(llama_head, shared)

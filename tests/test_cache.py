@@ -129,7 +129,10 @@ def test_masks_for_foreign_models_are_causal() -> None:
     assert np.array_equal(np.array(mask), np.tri(2, 5, 3, dtype=bool))
 
 
-def test_a_sliding_window_is_refused_by_name() -> None:
-    """A layer that would need to undo a window says so before the first wrong token."""
-    with pytest.raises(RollbackError, match=r"blk\.7\.attn.*window of 16"):
-        filled(3).make_mask(1, window_size=16)
+def test_a_mask_of_a_window_hides_what_is_behind_it() -> None:
+    """Of a layer of mlx-lm's that holds every row and sees the last three."""
+    cache = filled(3)
+    mask = cache.make_mask(2, window_size=3)
+    assert isinstance(mask, mx.array)
+    expected = np.tri(2, 5, 3, dtype=bool) & ~np.tri(2, 5, 0, dtype=bool)
+    assert np.array_equal(np.array(mask), expected)

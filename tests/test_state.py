@@ -1,9 +1,12 @@
+from dataclasses import replace
 from unittest.mock import patch
 
 import mlx.core as mx
 import pytest
 
-from mtplx.models.head import HeadDrafter
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import LlamaHead
+from mtplx.speculation import HiddenStage
 from mtplx.state import MAX_UNSEEN_ROWS, PREFILL_ROWS, DecodeState
 from tests.tiny import (
     WatchedTarget,
@@ -92,7 +95,7 @@ def test_a_round_keeps_what_it_says_and_nothing_else(num_kept: int) -> None:
     state, drafter = drafting_state()
     state.begin(TEXT[:11], drafting=True)
     step(state, TEXT[10:16], num_kept)
-    poison(state.cache)  # type: ignore[arg-type]
+    poison(state.cache)
     poison(drafter.cache)
     assert_holds(state, TEXT[: 10 + num_kept])
     step(state, TEXT[10 + num_kept : 14 + num_kept], 4)
@@ -129,6 +132,24 @@ def test_the_drafter_is_given_every_committed_row_once(num_plain: int) -> None:
     drafter.observe(rows)
     step(state, text[10 + num_plain : 11 + num_plain], 1)
     assert_holds(state, text[: 11 + num_plain])
+
+
+@pytest.mark.parametrize("stage", ["before_norm", "after_norm"])
+def test_the_drafter_is_given_the_hidden_states_that_it_asks_for(stage: HiddenStage) -> None:
+    """From either side of the final norm, out of prefill passes and out of rounds."""
+    state, drafter = drafting_state()
+    assert isinstance(drafter.head, LlamaHead)
+    drafter.head = replace(drafter.head, hidden_stage=stage)
+    given: list[mx.array] = []
+    with patch.object(drafter, "observe", side_effect=lambda rows: given.append(rows.hidden)):
+        state.begin(TEXT[:11], drafting=True)
+    step(state, TEXT[10:14], 3)
+    rows = state.draft_input(TEXT[13])
+    assert rows is not None
+    hidden = TARGET.forward(mx.array(TEXT[:13]), TARGET.make_cache())
+    expected = hidden if stage == "before_norm" else TARGET.normalise(hidden)
+    assert same(given[0], expected[:9])
+    assert same(rows.hidden, expected[9:])
 
 
 def test_there_is_nothing_to_draft_from_before_the_first_row() -> None:

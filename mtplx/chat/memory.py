@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mtplx.speculation import Target
+    from collections.abc import Iterable
+
+    from mtplx.speculation import LayerCache, Target
 
 KEPT_FREE_BYTES = 256 << 20  # for everything else: the system, other programs, temporary arrays
 _CGROUP = Path("/sys/fs/cgroup")
@@ -23,12 +25,19 @@ def cache_bytes_per_token(target: "Target") -> int:
     """What each further token adds to the caches of a target; found out with a pass of one."""
     import mlx.core as mx
 
-    from mtplx.cache import STEP, AttentionCache
+    from mtplx.cache import STEP
 
     cache = target.make_cache()
     target.forward(mx.array([0]), cache)
-    growing = [layer for layer in cache if isinstance(layer, AttentionCache)]
-    return sum(layer.num_bytes for layer in growing) // STEP
+    return growing_bytes(cache) // STEP
+
+
+def growing_bytes(layers: "Iterable[LayerCache]") -> int:
+    """What caches hold that grow with the text; windows and recurrent state do not."""
+    from mtplx.cache import single_caches
+
+    growing = (layer for layer in single_caches(layers) if layer.keeps_every_length)
+    return sum(layer.num_bytes for layer in growing)
 
 
 def free_bytes() -> int:

@@ -113,7 +113,7 @@ LOOP = [
     ),
     Mutant(
         "a shared prefix that is not gone back to",
-        edit(DecodeState._go_back_to, "layer.rewind(shared)", "layer.rewind(layer.offset)"),
+        edit(DecodeState._go_back_to, "layer.rewind(length)", "layer.rewind(layer.offset)"),
         forced("attention", PLAINLY),
         seen=(14,),
     ),

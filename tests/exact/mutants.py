@@ -15,6 +15,8 @@ from types import FunctionType
 from typing import Any, cast
 from unittest.mock import patch
 
+from mtplx.errors import RollbackError
+
 Property = Callable[[], None]
 Change = Callable[[], AbstractContextManager[Any]]
 
@@ -43,11 +45,12 @@ class Mutant:
         return replace(self, seen=seen)
 
     def is_caught(self) -> bool:
-        """Whether the property fails once the mistake is in the code."""
+        """Whether the property fails once the mistake is in the code, or the code itself sees that
+        its layers do not hold what they should."""
         with self.change():
             try:
                 self.caught_by[1]()
-            except AssertionError:
+            except (AssertionError, RollbackError):
                 return True
         return False
 
