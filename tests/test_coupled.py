@@ -14,7 +14,7 @@ from scipy import stats
 from mtplx import coupled, rng
 from mtplx.coupled import exponentials, race, verify_coupled
 from mtplx.draft_options import DraftOptions
-from mtplx.models.head import HeadDrafter
+from mtplx.models.drafter import HeadDrafter
 from mtplx.params import SamplingParams
 from mtplx.rng import Purpose, noise_keys
 from mtplx.speculation import Draft, Uniforms
@@ -190,7 +190,7 @@ def test_drafts_from_the_same_noise_are_accepted() -> None:
                 drawn.append(int(column.item()))
             return Draft(mx.array(drawn, dtype=mx.int32))
 
-    drafter = Twin(TARGET, tiny_head(), head_drafter(TARGET).shortlist)
+    drafter = Twin(head_drafter(TARGET).head)
     drafter.text = list(PROMPT)
     counted = DecodeStats()
     draft = DraftOptions("sampled", temperature=0.9, stop=0, lookup=False)

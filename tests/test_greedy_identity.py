@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.greedy_identity import Finding, _first_difference, parse, summary
-from mtplx.models.head import HeadDrafter
+from mtplx.models.drafter import HeadDrafter
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
 from tests.greedy import same_greedy

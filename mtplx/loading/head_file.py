@@ -14,9 +14,11 @@ import mlx.core as mx
 import numpy as np
 
 from mtplx.errors import HeadError
-from mtplx.models.head import HeadWeights
-from mtplx.models.llama import LlamaBlock, LlamaDims
+from mtplx.models.drafter import Head
+from mtplx.models.head import HeadWeights, LlamaHead
+from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 from mtplx.models.matrix import DenseMatrix, Matrix, stack
+from mtplx.speculation import Target
 
 FORMAT = "mtplx-head-1"
 
@@ -30,6 +32,16 @@ class HeadFile:
     shortlist: mx.array
     trunk: str
     num_bytes: int  # on disk
+
+    @property
+    def shares_output(self) -> bool:
+        """Its logits are made by the trunk's output layer."""
+        return True
+
+    def on(self, target: Target) -> Head:
+        """The head on its trunk."""
+        assert isinstance(target, LlamaTarget)
+        return LlamaHead(target, self.weights)
 
 
 def head_shapes(dims: LlamaDims, num_blocks: int) -> dict[str, tuple[int, ...]]:

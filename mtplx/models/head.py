@@ -1,4 +1,4 @@
-"""An MTP head in the DeepSeek layout for llama-type trunks, and the drafter that runs it.
+"""An MTP head in the DeepSeek layout for llama-type trunks.
 
 Row i takes the trunk's hidden state h_i (after the final norm) and the embedding of token i + 1:
 
@@ -10,14 +10,16 @@ DeepSeek-V3, arXiv 2412.19437 section 2.2). The blocks have attention state of t
 every committed row, so the head is fed the prompt as well.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from mtplx.cache import AttentionCache
+from mtplx.models.drafter import HeadRows
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget, rows_after, run_block
 from mtplx.models.matrix import DenseMatrix, Matrix
-from mtplx.speculation import Draft, DraftInput, DrawDraft
+from mtplx.speculation import HiddenStage, LayerCache
 
 BLOCK_FIELDS = ("attention_norm", "qkv", "output", "mlp_norm", "gate_up", "down")
 
@@ -52,112 +54,38 @@ def run_head(
     head: HeadWeights,
     embedding: mx.array,
     hidden: mx.array,
-    cache: list[AttentionCache],
+    cache: Sequence[LayerCache],
 ) -> mx.array:
     """g [T, D] of T rows, appended to the head's caches."""
     x = join(head, dims.norm_eps, embedding, hidden)[None]
     rows = rows_after(dims, cache[0].offset, x.shape[1])
     for block, layer in zip(head.blocks, cache, strict=True):
+        assert isinstance(layer, AttentionCache)
         x = run_block(dims, block, x, rows, layer)
     return mx.fast.rms_norm(x[0], head.norm, dims.norm_eps)
 
 
 @dataclass(frozen=True, slots=True)
-class Shortlist:
-    """The rows of lm_head that drafts are taken from.
+class LlamaHead:
+    """The head on its trunk, one module of all its blocks (drafter.Head)."""
 
-    Reading all of lm_head would cost more than the rest of the head. Restricting q to part of the
-    vocabulary stays exact, because the residual is over all of it (FR-Spec, arXiv 2502.14856).
-    """
+    target: LlamaTarget
+    weights: HeadWeights
+    hidden_stage: HiddenStage = "after_norm"
+    chained: bool = True
 
-    ids: mx.array  # [S] int32, ascending
-    weight: mx.array  # [S, D]
+    def make_cache(self) -> list[list[LayerCache]]:
+        return [[AttentionCache(f"mtp.layers.{i}.attn") for i in range(len(self.weights.blocks))]]
 
-    def logits(self, g: mx.array) -> mx.array:
-        """g [T, D] -> [T, S]."""
-        return g @ self.weight.T
-
-
-def make_shortlist(lm_head: Matrix, ids: mx.array) -> Shortlist:
-    """The rows `ids` [S] of lm_head, dense."""
-    return _evaluated(Shortlist(ids, lm_head.rows(ids)))
-
-
-def widen(shortlist: Shortlist, lm_head: Matrix, more: list[int]) -> Shortlist:
-    """The shortlist with further token ids, in practice those of the prompt."""
-    missing = sorted(set(more) - set(shortlist.ids.tolist()))  # type: ignore[arg-type]
-    if not missing:
-        return shortlist
-    extra = mx.array(missing, dtype=mx.int32)
-    weight = lm_head.rows(extra).astype(shortlist.weight.dtype)
-    return _evaluated(
-        Shortlist(
-            mx.concatenate([shortlist.ids, extra]), mx.concatenate([shortlist.weight, weight])
-        )
-    )
-
-
-def _evaluated(shortlist: Shortlist) -> Shortlist:
-    # An array that is not evaluated can only be used in the thread that made it.
-    mx.eval(shortlist.ids, shortlist.weight)
-    return shortlist
-
-
-class HeadDrafter:
-    """Drafts with an MTP head (speculation.Drafter)."""
-
-    def __init__(self, target: LlamaTarget, head: HeadWeights, shortlist: Shortlist) -> None:
-        self.target, self.head, self.shortlist = target, head, shortlist
-        self.cache = [AttentionCache(f"mtp.layers.{i}.attn") for i in range(len(head.blocks))]
-        self.num_rows = 0
-
-    @property
-    def support(self) -> mx.array:
-        return self.shortlist.ids
-
-    def _run(self, token_ids: mx.array, hidden: mx.array) -> mx.array:
+    def run(
+        self, module: int, token_ids: mx.array, hidden: mx.array, cache: list[LayerCache]
+    ) -> HeadRows:
         embedding = self.target.embedding.rows(token_ids)
-        return run_head(self.target.dims, self.head, embedding, hidden, self.cache)
+        g = run_head(self.target.dims, self.weights, embedding, hidden, cache)
+        return HeadRows(g, g)
 
-    def observe(self, rows: DraftInput) -> None:
-        self._run(rows.token_ids, rows.hidden)
-        self.num_rows = self.cache[0].offset
-        # Left lazy, this work would pile up until the next draft and look like part of it.
-        mx.async_eval([layer.state for layer in self.cache])
-
-    def propose(self, rows: DraftInput, num_tokens: int, draw: DrawDraft) -> Draft:
-        g = self._run(rows.token_ids, rows.hidden)[-1:]
-        self.num_rows = self.cache[0].offset
-        drawn, probs = [], []
-        for i in range(num_tokens):
-            choice = draw(self.shortlist.logits(g), i)
-            if choice is None:
-                break
-            column, q = choice
-            token_id = self.shortlist.ids[column]
-            drawn.append(token_id)
-            probs.append(q)
-            if i + 1 < num_tokens:
-                g = self._run(token_id, g)
-        sampled = [q for q in probs if q is not None]
-        return Draft(
-            token_ids=mx.concatenate(drawn) if drawn else mx.zeros(0, dtype=mx.int32),
-            probs=mx.concatenate(sampled) if sampled else None,
-            support=self.shortlist.ids if sampled else None,
-        )
-
-    def keep(self) -> None:
-        for layer in self.cache:
-            layer.rewind(self.num_rows)
-
-    def rewind(self, num_rows: int) -> None:
-        self.num_rows = num_rows  # first: an interrupt on the way must not leave it too high
-        for layer in self.cache:
-            layer.rewind(num_rows)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(layer.num_bytes for layer in self.cache)
+    def logits(self, module: int, output: mx.array) -> mx.array:
+        return self.target.lm_head(output)
 
 
 def dense_head(tensors: dict[str, mx.array], num_blocks: int) -> HeadWeights:

@@ -12,8 +12,9 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from mtplx.models.head import HeadWeights, Shortlist
+from mtplx.models.head import HeadWeights
 from mtplx.models.llama import LlamaTarget
+from mtplx.models.shortlist import Shortlist
 from mtplx.training.own_text import Passage
 from mtplx.training.unrolled import unroll
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 from mtplx.errors import UsageError
 
 if TYPE_CHECKING:
-    from mtplx.models.head import Shortlist
     from mtplx.models.llama import LlamaTarget
+    from mtplx.models.shortlist import Shortlist
     from mtplx.training.loop import Gradients
     from mtplx.training.own_text import Writer
 

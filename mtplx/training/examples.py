@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mtplx.errors import TrainingError
-from mtplx.models.head import Shortlist
+from mtplx.models.shortlist import Shortlist
 from mtplx.training.own_text import Passage
 
 NUM_TOP = 48  # probabilities kept per position

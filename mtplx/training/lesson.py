@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mtplx.files import accessing
-from mtplx.models.head import Shortlist, dense_head
+from mtplx.models.head import dense_head
 from mtplx.models.llama import LlamaTarget
+from mtplx.models.shortlist import Shortlist
 from mtplx.training.acceptance import HeldOut, measure_judged
 from mtplx.training.checkpoint import Checkpoint, write_checkpoint
 from mtplx.training.examples import Example, batches

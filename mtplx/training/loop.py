@@ -12,9 +12,10 @@ from typing import Any
 import mlx.core as mx
 
 from mtplx.errors import TrainingError
-from mtplx.models.head import Shortlist, dense_head
+from mtplx.models.head import dense_head
 from mtplx.models.llama import LlamaDims, LlamaTarget
 from mtplx.models.matrix import Matrix
+from mtplx.models.shortlist import Shortlist
 from mtplx.training.examples import Batch
 from mtplx.training.loss import softmax_and_loss
 from mtplx.training.optimiser import Optimiser, Parameters, update

@@ -15,8 +15,9 @@ from mtplx.files import accessing, write_atomically
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.head_file import read_head, write_head
 from mtplx.loading.load import LoadedModel
-from mtplx.models.head import HeadWeights, Shortlist, make_shortlist
+from mtplx.models.head import HeadWeights
 from mtplx.models.llama import LlamaTarget
+from mtplx.models.shortlist import Shortlist, make_shortlist
 from mtplx.training.acceptance import HeldOut, Measured, measure_judged
 from mtplx.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from mtplx.training.crew import write_own_text

@@ -11,8 +11,9 @@ import mlx.core as mx
 import numpy as np
 
 from mtplx.blas import num_cores
-from mtplx.models.head import BLOCK_FIELDS, Shortlist
+from mtplx.models.head import BLOCK_FIELDS
 from mtplx.models.llama import LlamaDims, LlamaTarget
+from mtplx.models.shortlist import Shortlist
 from mtplx.training.examples import Batch
 from mtplx.training.loop import Gradients
 from mtplx.training.optimiser import Parameters

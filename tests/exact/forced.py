@@ -14,7 +14,7 @@ import numpy as np
 
 from mtplx import verification
 from mtplx.draft_options import DraftOptions
-from mtplx.models.head import HeadDrafter
+from mtplx.models.drafter import HeadDrafter
 from mtplx.models.llama import LlamaTarget
 from mtplx.params import SamplingParams
 from mtplx.rng import gate_uniforms

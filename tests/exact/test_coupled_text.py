@@ -11,7 +11,9 @@ import pytest
 
 from mtplx.blas import serving
 from mtplx.draft_options import DraftOptions
-from mtplx.models.head import HeadDrafter, make_shortlist
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import LlamaHead
+from mtplx.models.shortlist import make_shortlist
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
 from tests.exact.coupled_text import (
@@ -73,7 +75,7 @@ def test_noise_belongs_to_the_token_not_to_its_column() -> None:
     in_order = np.arange(target.vocab_size, dtype=np.int32)
     for ids in (in_order, np.random.default_rng(0).permutation(in_order)):
         shortlist = make_shortlist(target.lm_head, mx.array(ids))
-        state = DecodeState(target, HeadDrafter(target, knowing_head(target), shortlist))
+        state = DecodeState(target, HeadDrafter(LlamaHead(target, knowing_head(target)), shortlist))
         stats = DecodeStats()
         for seed in range(6):
             finish(

@@ -6,18 +6,18 @@ import pytest
 from numpy.typing import NDArray
 
 from mtplx.cache import AttentionCache
-from mtplx.models.head import (
-    BLOCK_FIELDS,
-    HeadDrafter,
-    HeadWeights,
-    Shortlist,
-    dense_head,
-    make_shortlist,
-    run_head,
-    widen,
-)
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import BLOCK_FIELDS, HeadWeights, LlamaHead, dense_head, run_head
 from mtplx.models.llama import LlamaBlock
 from mtplx.models.matrix import DenseMatrix
+from mtplx.models.shortlist import (
+    LARGE_VOCABULARY,
+    NUM_FREQUENT,
+    Shortlist,
+    frequent_ids,
+    make_shortlist,
+    widen,
+)
 from mtplx.speculation import Draft, DraftInput
 from mtplx.training.unrolled import unroll
 from tests.tiny import DIMS, head_drafter, random_prompt, same, tiny_head, tiny_target
@@ -230,7 +230,7 @@ def proposal(shortlist: Shortlist, sampled: bool) -> Draft:
         column = mx.argmax(logits, axis=-1).astype(mx.int32)
         return column, mx.softmax(logits, axis=-1) if sampled else None
 
-    return HeadDrafter(TARGET, tiny_head(), shortlist).propose(committed(), 3, draw)
+    return HeadDrafter(LlamaHead(TARGET, tiny_head()), shortlist).propose(committed(), 3, draw)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -262,6 +262,15 @@ def test_a_shortlist_gives_the_logits_of_its_tokens() -> None:
     for shortlist in (short, wide):
         assert same(shortlist.logits(g), whole[:, shortlist.ids])
     assert widen(short, TARGET.lm_head, [9, 5]) is short
+
+
+def test_a_large_vocabulary_is_cut_to_its_frequent_ids() -> None:
+    """The first ones, and the special ones behind them that the vocabulary has."""
+    assert frequent_ids(LARGE_VOCABULARY, [60_000]) is None
+    ids = frequent_ids(LARGE_VOCABULARY + 1, [60_000, 5, 40_000, 90_000])
+    assert ids is not None
+    assert ids.dtype == mx.int32
+    assert ids.tolist() == [*range(NUM_FREQUENT), 40_000, 60_000]
 
 
 def test_memory_is_that_of_the_heads_caches() -> None:

@@ -7,12 +7,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mtplx.models.head import HeadDrafter, dense_head, make_shortlist
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import dense_head
+from mtplx.models.shortlist import make_shortlist
 from mtplx.speculation import DraftInput
 from mtplx.training.acceptance import judged, measure, measure_judged
 from mtplx.training.initialise import initial_parameters
 from mtplx.training.own_text import Framing, Passage, write_replies
-from tests.tiny import random_prompt, tiny_head, whole_vocabulary
+from tests.tiny import head_drafter, random_prompt, tiny_head, whole_vocabulary
 from tests.training.small import foreseeable_target
 
 DEPTH = 4
@@ -48,7 +50,7 @@ def truth(passage: Passage, anchor: int) -> list[int]:
 
 def drafter_at(passage: Passage, anchor: int) -> tuple[HeadDrafter, DraftInput]:
     """A drafter that has seen everything before `anchor`, and the row it drafts from."""
-    drafter = HeadDrafter(TARGET, HEAD, whole_vocabulary(TARGET))
+    drafter = head_drafter(TARGET, HEAD)
     hidden = mx.array(passage.hidden).astype(mx.float32)
     following = mx.array(passage.token_ids[1:])
     if anchor:

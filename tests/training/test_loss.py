@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mtplx.models.head import make_shortlist
+from mtplx.models.shortlist import make_shortlist
 from mtplx.training.examples import batches, make_example
 from mtplx.training.initialise import initial_parameters
 from mtplx.training.loop import batch_loss

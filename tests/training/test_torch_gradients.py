@@ -7,8 +7,8 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mtplx.models.head import make_shortlist
 from mtplx.models.llama import LlamaDims, LlamaTarget
+from mtplx.models.shortlist import make_shortlist
 from mtplx.training.examples import Batch, batches, make_example
 from mtplx.training.initialise import initial_parameters
 from mtplx.training.loop import default_streams, mlx_gradients

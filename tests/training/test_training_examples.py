@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mtplx.errors import TrainingError
-from mtplx.models.head import Shortlist, make_shortlist
+from mtplx.models.shortlist import Shortlist, make_shortlist
 from mtplx.training.examples import NUM_TOP, Batch, batches, frequent_ids, make_example
 from mtplx.training.own_text import Passage
 from tests.tiny import tiny_target
