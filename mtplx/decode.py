@@ -50,7 +50,8 @@ def decode(
 ) -> Iterator[Emission]:
     """Emit tokens after the prompt, whose distribution is the target's under `params`.
 
-    drafting: whether `depth` may ever answer more than 0 (the drafter is then fed along).
+    depth: how many tokens each round drafts.
+    drafting: whether that may ever be more than 0 (the drafter is then fed along).
     draft: who drafts, and how.
     progress: as of DecodeState.begin.
     The state afterwards holds the prompt and every emitted token but the last.
@@ -63,14 +64,17 @@ def decode(
     feeds_head = drafting and draft.uses_head
     stats.num_reused_tokens = state.begin(prompt_ids, drafting=feeds_head, progress=progress)
     stats.total_s = stats.prefill_s = time.perf_counter() - started_s
-    drafts = Drafting(state, params, draft, seed, stats)
+    has_drafter = (draft.uses_head and state.drafter is not None) or draft.mode == "lookup"
+    policy = depth if drafting and has_drafter else fixed_depth(0)
+    drafts = Drafting(state, params, draft, seed, stats, policy)
     ends = stop_ids | set(params.stop_ids)
     rounds = Rounds(state, params, seed, drafts, stats, started_s)
     decoder = _Decoder(rounds, ends)
-    limit = min(params.max_tokens, room)
-    policy = depth if drafting and drafts.are_possible else fixed_depth(0)
-    for emission in decoder.emissions(list(prompt_ids), limit, policy):
+    num_replays = state.num_replays
+    for emission in decoder.emissions(list(prompt_ids), min(params.max_tokens, room), policy):
         stats.total_s = time.perf_counter() - started_s
+        if state.num_replays > num_replays:
+            stats.fallbacks["layers run again to undo a draft"] = state.num_replays - num_replays
         yield emission
         rounds.free_s = time.perf_counter()
         stats.total_s = rounds.free_s - started_s
@@ -102,9 +106,9 @@ class _Decoder:
     rounds: Rounds
     stop_ids: frozenset[int]
 
-    def emissions(self, tokens: list[int], limit: int, depth: DepthPolicy) -> Iterator[Emission]:
+    def emissions(self, tokens: list[int], limit: int, policy: DepthPolicy) -> Iterator[Emission]:
         """tokens: the prompt; emitted tokens are appended. limit: how many may be emitted."""
-        rounds, state, stats = self.rounds, self.rounds.state, self.rounds.stats
+        rounds, state = self.rounds, self.rounds.state
         left, request = limit, state.num_begun
         queued: Round | None = None
         while True:
@@ -114,18 +118,20 @@ class _Decoder:
                     "Use a state of its own for each text that is written at the same time."
                 )
             if queued is None:
-                k = min(depth(len(tokens), stats), left - 1)
-                queued = rounds.draft(tokens, k)
+                queued = rounds.draft(tokens, min(policy.most, left - 1))
             current, queued = queued, None
             plain = current.num_drafted == 0
             if plain:
                 # A plain pass is of the pending token alone, which is committed whatever follows.
                 state.keep(tokens[-1:])
                 queues_ahead = left > 1 and not rounds.params.processors
-                if queues_ahead and depth(len(tokens) + 1, stats) == 0:
-                    queued = rounds.plain(tokens, current.acceptance.token_ids)
+                ahead = rounds.drafts.propose_ahead(tokens) if queues_ahead else None
+                if ahead is not None:
+                    queued = rounds.plain(tokens, ahead, current.acceptance.token_ids)
             found, redone = rounds.read(current, tokens)
             rounds.drafts.learn(current.proposal, found.token_ids, found.estimates)
+            if rounds.timed is not None:
+                policy.learn_time(rounds.timed)
             emitted, reason = self._cut(found.token_ids, left)
             if not plain:
                 state.keep([tokens[-1], *emitted[:-1]])

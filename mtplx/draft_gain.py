@@ -1,13 +1,14 @@
-"""Whether the head or an earlier passage should draft: by what each is expected to bring.
+"""What the head and an earlier passage are expected to bring, by what they brought.
 
 Of the head it is counted how many of its tokens were accepted, per position. Of a passage that
 recurs it is counted how far the text went on like the earlier one, whether that was drafted or not:
 a token that is drafted from it is accepted exactly as often as the target would choose it anyway.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mtplx.costs import Priors
 from mtplx.lookup import MIN_MATCH, Continuation
 
 # In accepted tokens. They are constants, since a choice by the clock would make a seed give
@@ -16,6 +17,11 @@ _STEP_COST = 0.08  # of a token that the head drafts, which is a pass through th
 _ROW_COST = 0.1  # of a row more to verify, where plain decoding is the alternative
 _LONG_MATCHES = (5, 8, 16)  # recurrences are told apart by their length: up to these, and above
 _EXPECTED = (0.35, 0.5, 0.65, 0.8)  # of those, how often the next token recurs too, at first
+_EVEN: Mapping[str, tuple[float, ...]] = {"": (0.5,)}
+_LEAST = 1e-3  # of a class's weight, so that a text may become another
+_CARRIED = 0.8  # of what is learnt at a position, that is expected at the next as well
+_MOST = 64  # outcomes that count, before the older half of them is forgotten
+_FEW = 6  # outcomes that old ones count for
 
 
 @dataclass(slots=True)
@@ -29,18 +35,32 @@ class Rate:
     def learn(self, hit: bool) -> None:
         self.hits += hit
         self.num += 1
-        if self.num > 64:
+        if self.num > _MOST:
             self.hits, self.num = self.hits / 2, self.num / 2
+
+    def fade(self) -> None:
+        """Count all outcomes so far like a few."""
+        if self.num > _FEW:
+            self.hits, self.num = self.hits * _FEW / self.num, float(_FEW)
 
     @property
     def value(self) -> float:
-        return (self.hits + 4 * self.expected) / (self.num + 4)
+        return self.given(self.expected)
+
+    def given(self, expected: float) -> float:
+        """The share, if it was expected to be this before anything was seen."""
+        return (self.hits + 4 * expected) / (self.num + 4)
 
 
 class Gains:
-    """What is known of one request's sources of drafts."""
+    """What is known of one text's sources of drafts.
 
-    def __init__(self) -> None:
+    priors: how often the head is accepted at first, by class of content; which class this is, the
+        outcomes tell.
+    """
+
+    def __init__(self, priors: Priors = _EVEN) -> None:
+        self._kinds = Kinds(priors)
         self._head: list[Rate] = []  # per position, given that those before it were accepted
         self._passages = [Rate(expected) for expected in _EXPECTED]
 
@@ -49,38 +69,102 @@ class Gains:
 
         Without a head fewer where the rest would not pay.
         """
-        recurs = self._recurrence(found) if found.token_ids else 0.0
-        chances = [recurs ** (i + 1) for i in range(num_tokens)]
+        chances = self.recurrence(found, num_tokens)
         if not head:
             return 0, sum(chance >= _ROW_COST for chance in chances)
         reached, gained = 1.0, 0.0
         best, most = num_tokens, -1.0
-        for num_head in range(num_tokens + 1):
+        for num_head, accepted in enumerate([*self.accepted(num_tokens), 0.0]):
             total = gained + reached * sum(chances[num_head:]) - _STEP_COST * num_head
             if (found.token_ids or num_head == num_tokens) and total >= most:
                 best, most = num_head, total
-            reached *= self._accepted(num_head)
+            reached *= accepted
             gained += reached
         return best, num_tokens - best
 
-    def learn(self, found: Continuation, emitted: Sequence[int], num_head: int) -> None:
-        """Take in a round: the accepted tokens and one more, and how many the head drafted."""
-        for position in range(min(len(emitted), num_head)):
-            self._accepted(position)
-            self._head[position].learn(position < len(emitted) - 1)
+    def accepted(self, num_tokens: int) -> list[float]:
+        """How likely each token of a head's draft is accepted where those before it were.
+
+        Where a token is accepted more often than was expected, so will the next one be.
+        """
+        self._reach(num_tokens)
+        values, more = [], 0.0
+        for position, rate in enumerate(self._head[:num_tokens]):
+            expected = self._kinds.expected(position)
+            value = rate.given(_share(expected + _CARRIED * more))
+            more = value - expected
+            values.append(value)
+        return values
+
+    def recurrence(self, found: Continuation, num_tokens: int) -> list[float]:
+        """How likely the text goes on like the passage for 1, 2, ... tokens."""
+        recurs = self._passage(found).value if found.token_ids else 0.0
+        return [recurs ** (i + 1) for i in range(num_tokens)]
+
+    def learn(
+        self, found: Continuation, emitted: Sequence[int], num_head: int, *, stopped: bool = False
+    ) -> None:
+        """Take in a round: the accepted tokens and one more, and how many the head drafted.
+
+        stopped: the head was to draft more and held it unlikely, which counts like a refusal.
+        """
+        num_seen = min(len(emitted), num_head + stopped)
+        self._reach(num_seen)
+        for position in range(num_seen):
+            is_accepted = position < min(len(emitted) - 1, num_head)
+            self._kinds.learn(position, is_accepted)
+            self._head[position].learn(is_accepted)
         for proposed, token_id in zip(found.token_ids, emitted, strict=False):
             self._passage(found).learn(proposed == token_id)
             if proposed != token_id:
                 return
 
-    def _accepted(self, position: int) -> float:
-        while position >= len(self._head):
-            self._head.append(Rate(0.5))
-        return self._head[position].value
+    def doubt(self) -> None:
+        """Hold what is known of the head for old: a few outcomes may change it."""
+        for rate in self._head:
+            rate.fade()
+
+    def _reach(self, num_positions: int) -> None:
+        self._head += [Rate(0.5) for _ in range(num_positions - len(self._head))]
 
     def _passage(self, found: Continuation) -> Rate:
         assert found.num_matched >= MIN_MATCH
         return self._passages[sum(found.num_matched > length for length in _LONG_MATCHES)]
 
-    def _recurrence(self, found: Continuation) -> float:
-        return self._passage(found).value
+
+class Kinds:
+    """Which class of content a text belongs to, told by which drafts are accepted in it."""
+
+    def __init__(self, priors: Priors) -> None:
+        self._rates = tuple(priors.values())
+        self._weights = [1 / len(self._rates)] * len(self._rates)
+        self._expected: list[float] = []  # by position, while the weights stay
+
+    def expected(self, position: int) -> float:
+        """How likely a draft is accepted there, before it is known of this text itself."""
+        if not self._expected:
+            by_class = list(zip(self._weights, self._rates, strict=True))
+            self._expected = [
+                _share(sum(weight * _at(rate, i) for weight, rate in by_class))
+                for i in range(max(map(len, self._rates)))
+            ]
+        return _at(self._expected, position)
+
+    def learn(self, position: int, is_accepted: bool) -> None:
+        likely = [_at(rate, position) for rate in self._rates]
+        weights = [
+            max(weight * (rate if is_accepted else 1 - rate), _LEAST)
+            for weight, rate in zip(self._weights, likely, strict=True)
+        ]
+        total = sum(weights)
+        self._weights = [weight / total for weight in weights]
+        self._expected = []
+
+
+def _share(value: float) -> float:
+    return min(max(value, 0.02), 0.98)
+
+
+def _at(rates: Sequence[float], position: int) -> float:
+    """Beyond what is known it goes on as at the end."""
+    return rates[min(position, len(rates) - 1)]

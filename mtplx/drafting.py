@@ -5,6 +5,7 @@ choice may depend on all that has been emitted, on earlier rounds and on the dra
 never on the token that it is about.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,7 +13,7 @@ from functools import partial
 import mlx.core as mx
 
 from mtplx.coupled import exponentials, race
-from mtplx.draft_gain import Gains
+from mtplx.depth import MAX_DEPTH, Ask, DepthPolicy, FixedDepth, Outcome, Plan
 from mtplx.draft_mode import ModeChoice, coupled_rates, greedy_rates, sampled_rates
 from mtplx.draft_options import DraftOptions
 from mtplx.lookup import Continuation, LookupIndex
@@ -27,6 +28,9 @@ from mtplx.warps.penalties import penalised
 from mtplx.warps.scores import allowed, biased
 
 _NOTHING = Continuation()
+_PLAIN = Plan()
+_NO_ROOM = Plan(reason="no room")
+_USUAL_STOP = 0.1  # where a policy has no thresholds of its own: about what a row more costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,9 @@ class Proposal:
     """A draft, where it comes from, and what can be learnt from it.
 
     mode: how the head chose the first `num_head` tokens; the others continue an earlier passage.
-    found: that passage, also where it was not used.
+    found: that passage, also where it was not used. plan: what was to be drafted.
+    chances: how likely the head held each of its tokens, that of one that ended the draft
+        included; empty where that was not read.
     logits: [J, S], the head's, where the round is to be looked at.
     """
 
@@ -42,6 +48,8 @@ class Proposal:
     mode: str = "greedy"
     num_head: int = 0
     found: Continuation = _NOTHING
+    plan: Plan = _PLAIN
+    chances: tuple[float, ...] = ()
     logits: mx.array | None = None
 
 
@@ -55,35 +63,56 @@ class Drafting:
         options: DraftOptions,
         seed: int,
         stats: DecodeStats,
+        policy: DepthPolicy | None = None,
     ) -> None:
         self._state, self._params, self._options = state, params, options
         self._seed, self._stats = seed, stats
-        usual = 0.1 if mx.default_device() == mx.cpu else 0.0
-        self._stop = usual if options.stop is None else options.stop
+        self._policy = policy or FixedDepth(MAX_DEPTH)
+        self._reads_chances = mx.default_device() == mx.cpu or bool(options.stop)
         self._temperature = options.temperature or 0.85 * params.temperature
         self._modes = ModeChoice(_modes(params, options))
         self._index = LookupIndex() if options.looks_up else None
-        self._gains = Gains()
 
     def propose(self, token_ids: list[int], num_tokens: int) -> Proposal:
         """At most so many tokens to stand after these; none is an ordinary answer."""
         if num_tokens < 1:
-            return Proposal(no_draft())
-        found, has_head = self._look_up(token_ids, num_tokens), self._has_head
-        num_head, num_passage = self._gains.plan(num_tokens, found, head=has_head)
-        rows = self._state.draft_input(token_ids[-1]) if num_head else None
+            return Proposal(no_draft(), plan=_PLAIN if self._policy.most < 1 else _NO_ROOM)
+        found = self._look_up(token_ids, num_tokens)
+        chances = self._reads_chances and self._options.stop != 0
+        plan = self._policy.plan(Ask(len(token_ids), num_tokens, found, self._has_head, chances))
+        rows = self._state.draft_input(token_ids[-1]) if plan.num_head else None
         if rows is None or self._state.drafter is None:
-            return Proposal(_passage(found.token_ids[:num_passage]), found=found)
-        chain = _Chain(token_ids)
-        draft = self._state.drafter.propose(rows, num_head, partial(self._choose, chain))
+            passage = _passage(found.token_ids[: plan.num_found])
+            return Proposal(passage, found=found, plan=replace(plan, num_head=0))
+        least = self._least(plan)
+        chain = _Chain(token_ids, least, plan.asks if least is plan.least else ())
+        draft = self._state.drafter.propose(rows, plan.num_head, partial(self._choose, chain))
         looked_at = self._modes.wants_estimates and 0 < len(draft) <= len(chain.logits)
+        behind = found.token_ids[len(draft) : plan.num_head + plan.num_found]
         return Proposal(
-            _followed(draft, found.token_ids[len(draft) : num_tokens] if num_passage else ()),
+            _followed(draft, behind if plan.num_found else ()),
             self._modes.mode,
             len(draft),
             found,
+            plan,
+            tuple(chain.held),
             mx.concatenate(chain.logits[: len(draft)]) if looked_at else None,
         )
+
+    def propose_ahead(self, token_ids: list[int]) -> Proposal | None:
+        """No draft after these and one that is not known yet, where that is certain; else None."""
+        most = self._policy.most
+        found = self._look_up(token_ids, most) if most > 0 else _NOTHING
+        plan = self._policy.plan_ahead(len(token_ids) + 1, found)
+        return None if plan is None else Proposal(no_draft(), plan=plan)
+
+    def _least(self, plan: Plan) -> tuple[float, ...]:
+        """How likely each token of the head has to be; as many as it may draft, or none."""
+        if not self._reads_chances or self._options.stop == 0:
+            return ()
+        if plan.least and self._options.stop is None:
+            return plan.least
+        return (_USUAL_STOP if self._options.stop is None else self._options.stop,) * plan.num_head
 
     def estimates(self, probs: mx.array, proposal: Proposal, position: int) -> mx.array | None:
         """[M * J] float32, how likely each mode is accepted at each of the head's positions.
@@ -108,6 +137,7 @@ class Drafting:
     def learn(self, proposal: Proposal, emitted: list[int], estimates: list[float]) -> None:
         """Take in what a round emitted: the accepted tokens and one more."""
         num_accepted, num_head = len(emitted) - 1, proposal.num_head
+        self._stats.count_plan(len(proposal.draft), proposal.plan.reason)
         num_passage = len(proposal.draft) - num_head
         if num_head:
             self._stats.count_source(proposal.mode, num_head, min(num_accepted, num_head))
@@ -115,12 +145,10 @@ class Drafting:
             self._modes.learn(rows, num_accepted + 1)
         if num_passage:
             self._stats.count_source("lookup", num_passage, max(num_accepted - num_head, 0))
-        self._gains.learn(proposal.found, emitted, num_head)
-
-    @property
-    def are_possible(self) -> bool:
-        """Whether anybody is there to draft."""
-        return self._has_head or self._options.mode == "lookup"
+        plan, chances = proposal.plan, proposal.chances
+        self._policy.learn(
+            Outcome(proposal.found, plan, num_head, num_passage, chances, tuple(emitted))
+        )
 
     @property
     def _has_head(self) -> bool:
@@ -136,11 +164,13 @@ class Drafting:
         self, chain: "_Chain", logits: mx.array, step: int
     ) -> tuple[mx.array, mx.array | None] | None:
         """One token of the head's draft, in the manner of the request; None ends the draft."""
+        if chain.asks and math.prod(chain.chances) < chain.asks[step]:
+            return None
         mode, start = self._modes.mode, len(chain.token_ids)
         logits = self._as_requested(logits, chain)
         q = None if mode == "greedy" else self._q(logits, mode, start + step)
         chain.logits.append(logits)
-        if self._stop > 0 and self._is_unlikely(chain, logits, q):
+        if chain.least and self._is_unlikely(chain, logits, q, step):
             return None
         if q is None:
             column = mx.argmax(logits, axis=-1).astype(mx.int32)
@@ -190,7 +220,9 @@ class Drafting:
         first = mx.arange(logits.shape[-1]) == 0
         return mx.where(warped.finite[:, None], warped.probs, first)
 
-    def _is_unlikely(self, chain: "_Chain", logits: mx.array, q: mx.array | None) -> bool:
+    def _is_unlikely(
+        self, chain: "_Chain", logits: mx.array, q: mx.array | None, step: int
+    ) -> bool:
         """Whether the next token is not worth drafting, going by what it is drawn from.
 
         Decided before the draw: to look at a drawn token and then drop it would change the text's
@@ -199,19 +231,29 @@ class Drafting:
         if q is None:
             temperature = self._params.temperature or 1.0
             q = mx.softmax(logits.astype(mx.float32) / temperature, axis=-1)
-        chain.reached *= float(mx.max(q).item())  # type: ignore[arg-type]
+        likely = float(mx.max(q).item())  # type: ignore[arg-type]
         self._stats.num_host_reads += 1
-        return chain.reached < self._stop
+        chain.held.append(likely)
+        chain.chances.append(self._policy.chance(likely))
+        return math.prod(chain.chances) < chain.least[step]
 
 
 @dataclass(slots=True)
 class _Chain:
-    """One draft of the head. reached: how likely its next token is to be reached and accepted."""
+    """One draft of the head.
+
+    least: how likely each of its tokens has to be to be reached and accepted; empty where that is
+        not asked. asks: how likely it has to be to be reached for the head to run.
+    held: how likely the head held those so far. chances: how likely they then are.
+    """
 
     token_ids: list[int]  # before the draft
+    least: tuple[float, ...]
+    asks: tuple[float, ...]
     logits: list[mx.array] = field(default_factory=list)
     drafted: list[mx.array] = field(default_factory=list)
-    reached: float = 1.0
+    held: list[float] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
 
 
 def no_draft() -> Draft:

@@ -7,9 +7,10 @@ from typing import cast
 import mlx.core as mx
 import numpy as np
 
-from mtplx.drafting import Drafting, Proposal, no_draft
+from mtplx.drafting import Drafting, Proposal
 from mtplx.errors import MtplxError
 from mtplx.logprobs import TokenLogprobs, packed_logprobs, unpacked_logprobs, width
+from mtplx.pace import RoundTime
 from mtplx.params import SamplingParams
 from mtplx.rng import gate_uniforms, round_uniforms
 from mtplx.sampling import History, Warped, check_left, completed, warp
@@ -31,6 +32,7 @@ class Round:
     started_s: float
     drafted_s: float | None  # where they were noted while queueing
     verified_s: float | None
+    queued_s: float  # when all was queued
 
     @property
     def num_drafted(self) -> int:
@@ -64,7 +66,7 @@ class Rounds:
     """The rounds of one request, and the clock between them.
 
     started_s: when the request began. free_s: when the last round had been read and the caller had
-        come back.
+        come back. timed: what that round took.
     """
 
     state: DecodeState
@@ -74,15 +76,16 @@ class Rounds:
     stats: DecodeStats
     started_s: float
     free_s: float = 0.0
+    timed: RoundTime | None = None
 
     def draft(self, tokens: list[int], k: int) -> Round:
         """Queue a round after these tokens, of at most k drafted ones."""
         started_s = time.perf_counter()
         return self._queue(tokens, self.drafts.propose(tokens, k), started_s)
 
-    def plain(self, tokens: list[int], pending: mx.array) -> Round:
+    def plain(self, tokens: list[int], proposal: Proposal, pending: mx.array) -> Round:
         """Queue a plain round after these and a token that the host does not know: pending [1]."""
-        return self._queue(tokens, Proposal(no_draft()), time.perf_counter(), pending)
+        return self._queue(tokens, proposal, time.perf_counter(), pending)
 
     def _queue(
         self,
@@ -107,7 +110,7 @@ class Rounds:
         acceptance, packed = self._accept(warped, proposal, position)
         mx.async_eval(packed)
         self.stats.num_forward_calls += 1
-        times = (started_s, drafted_s, verified_s)
+        times = (started_s, drafted_s, verified_s, time.perf_counter())
         return Round(proposal, warped, acceptance, verified, packed, *times)
 
     def _gates(self, position: int, count: int) -> mx.array | None:
@@ -138,6 +141,7 @@ class Rounds:
         The parts of a round end when their results are ready. A round that was queued ahead
         begins when the one before it had been read and the caller had come back.
         """
+        asked_s = time.perf_counter()
         begun_s = max(current.started_s, self.free_s)
         _wait(current.proposal.draft.token_ids)
         drafted_s = max(begun_s, current.drafted_s or time.perf_counter())
@@ -161,6 +165,9 @@ class Rounds:
         self.stats.draft_s += drafted_s - begun_s
         self.stats.verify_s += verified_s - drafted_s
         self.stats.accept_s += self.free_s - verified_s
+        # A round that was queued ahead had the device while the one before it was waited for.
+        total_s = current.queued_s - current.started_s + self.free_s - asked_s
+        self.timed = _timed(current.proposal, len(tokens), drafted_s - begun_s, total_s)
         return found, redone
 
     def _host(self, packed: mx.array, num_drafted: int) -> Found:
@@ -180,6 +187,12 @@ class Rounds:
         logprobs = unpacked_logprobs(rest[num_rows:ends], num_rows, token_ids)
         estimates = np.array(rest[ends:], dtype=np.int32).view(np.float32)
         return Found(token_ids, bool(complete), estimates.tolist(), logprobs)
+
+
+def _timed(proposal: Proposal, context: int, draft_s: float, total_s: float) -> RoundTime:
+    num_steps = max(proposal.num_head, len(proposal.chances))
+    draft_s = min(draft_s, total_s) if num_steps else 0.0
+    return RoundTime(context, 1 + len(proposal.draft), num_steps, draft_s, total_s - draft_s)
 
 
 def _start(array: mx.array, *, note: bool) -> float | None:

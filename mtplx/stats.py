@@ -30,6 +30,8 @@ class DecodeStats:
     drafted: list[int] = field(default_factory=list)  # per draft position
     accepted: list[int] = field(default_factory=list)
     sources: dict[str, DraftCount] = field(default_factory=dict)  # by who drafted: modes, "lookup"
+    depths: Counter[int] = field(default_factory=Counter)  # rounds by tokens that were drafted
+    reasons: Counter[str] = field(default_factory=Counter)  # rounds by why so many were to be
     fallbacks: Counter[str] = field(default_factory=Counter)  # what did not go the usual way
     prefill_s: float = 0.0
     draft_s: float = 0.0
@@ -65,6 +67,13 @@ class DecodeStats:
         return [a / d for a, d in zip(self.accepted, self.drafted, strict=True)]
 
     @property
+    def depths_told(self) -> str:
+        """How many rounds drafted how much, and why, the most frequent first."""
+        rounds = [f"{depth}: {count:,}" for depth, count in self.depths.most_common()]
+        reasons = [f"{reason}: {count:,}" for reason, count in self.reasons.most_common()]
+        return f"{', '.join(rounds)} ({', '.join(reasons)})"
+
+    @property
     def draft_mode(self) -> str | None:
         """What most drafted tokens came from: a mode of the head, or "lookup"; None without any."""
         by_tokens = sorted(self.sources, key=lambda name: self.sources[name].drafted)
@@ -74,6 +83,10 @@ class DecodeStats:
         count = self.sources.setdefault(name, DraftCount())
         count.drafted += num_drafted
         count.accepted += num_accepted
+
+    def count_plan(self, num_drafted: int, reason: str) -> None:
+        self.depths[num_drafted] += 1
+        self.reasons[reason] += 1
 
     def count_draft(self, num_drafted: int, num_accepted: int) -> None:
         missing = num_drafted - len(self.drafted)

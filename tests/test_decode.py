@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mtplx.errors import PromptTooLongError, UsageError
-from mtplx.models.head import HeadDrafter
+from mtplx.models.drafter import HeadDrafter
 from mtplx.models.llama import LlamaTarget
 from mtplx.params import SamplingParams
 from mtplx.state import DecodeState
@@ -16,6 +16,7 @@ from mtplx.stats import DecodeStats
 from tests.tiny import (
     DIMS,
     GREEDY,
+    ChosenDepth,
     ScriptedDrafter,
     assert_holds,
     finish,
@@ -71,7 +72,7 @@ def test_wherever_a_draft_goes_wrong_the_state_is_that_of_the_text(depth: int, s
     state = DecodeState(TARGET, drafter)
     for emission in start(state, PROMPT, depth=depth):
         emitted += emission.token_ids
-        poison(state.cache)  # type: ignore[arg-type]
+        poison(state.cache)
         poison(drafter.cache)
         assert_holds(state, [*PROMPT, *emitted][:-1])
     assert emitted == REPLY
@@ -176,10 +177,10 @@ def test_a_depth_that_comes_and_goes_loses_no_rows(period: int, slip: int) -> No
     for phase in range(period):
         state = DecodeState(TARGET, script(slip))
 
-        def depth(context: int, stats: DecodeStats, phase: int = phase) -> int:
+        def choose(context: int, phase: int = phase) -> int:
             return 3 if (context + phase) % period == 0 else 0
 
-        assert finish(start(state, PROMPT, depth=depth)) == REPLY
+        assert finish(start(state, PROMPT, depth=ChosenDepth(choose))) == REPLY
         assert_holds(state, [*PROMPT, *REPLY[:-1]])
 
 

@@ -11,13 +11,15 @@ from unittest.mock import patch
 import mlx.core as mx
 import pytest
 
-from mtplx.models.head import HeadDrafter
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import LlamaHead
 from mtplx.speculation import Draft, DraftInput, DrawDraft
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
 from tests.foreign import mlx_lm_llama
 from tests.tiny import (
     GREEDY,
+    ChosenDepth,
     WatchedTarget,
     finish,
     head_drafter,
@@ -112,7 +114,7 @@ def test_plain_decoding_costs_what_it_costs_mlx_lm(num_tokens: int) -> None:
 def test_plain_rounds_are_queued_before_the_last_one_is_read(answer: int) -> None:
     """While a caller has token n the pass for token n + 1 is on its way."""
     target, seen = WatchedTarget(TARGET), list[int]()
-    for _ in start(DecodeState(target), PROMPT, depth=lambda context, stats: answer):
+    for _ in start(DecodeState(target), PROMPT, depth=ChosenDepth(lambda context: answer)):
         seen.append(target.num_passes - 1)
     assert seen == [*range(2, GREEDY.max_tokens + 1), GREEDY.max_tokens]
 
@@ -123,11 +125,11 @@ def test_a_depth_that_cannot_be_had_is_plain_decoding(drafting: bool) -> None:
     state = DecodeState(TARGET, None if drafting else head_drafter(TARGET))
     asked: list[int] = []
 
-    def depth(context: int, stats: DecodeStats) -> int:
+    def choose(context: int) -> int:
         asked.append(context)
         return 3
 
-    stats = DecodeStats()
+    stats, depth = DecodeStats(), ChosenDepth(choose)
     rounds = start(state, PROMPT, depth=depth, drafting=drafting, stats=stats)
     assert next(rounds).token_ids == REPLY[:1]
     assert stats.num_forward_calls == 2
@@ -196,7 +198,7 @@ def test_the_evaluation_of_a_pass_is_charged_to_verifying(depth: int) -> None:
 @pytest.mark.parametrize("burns_in", ["propose", "observe"])
 def test_the_evaluation_of_a_draft_is_charged_to_drafting(burns_in: str) -> None:
     """Work in the head's graph shows there, but for what it does over the prompt: prefill."""
-    drafter = SlowDrafter(TARGET, tiny_head(), whole_vocabulary(TARGET))
+    drafter = SlowDrafter(LlamaHead(TARGET, tiny_head()), whole_vocabulary(TARGET))
     drafter.burns_in = burns_in
     finish(start(DecodeState(TARGET, head_drafter(TARGET)), PROMPT, depth=2))
     before_s = burn_s()

@@ -16,12 +16,15 @@ from mtplx.cache import AttentionCache
 from mtplx.decode import Emission
 from mtplx.depth import DepthPolicy
 from mtplx.errors import UsageError
-from mtplx.models.head import HeadDrafter, make_shortlist, widen
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import LlamaHead
+from mtplx.models.shortlist import make_shortlist, widen
 from mtplx.rounds import NotFiniteError
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
 from tests.tiny import (
     GREEDY,
+    ChosenDepth,
     ScriptedDrafter,
     WatchedTarget,
     assert_holds,
@@ -41,11 +44,8 @@ TURN = [*PROMPT, *REPLY[:6], 9, 8]
 SECOND_REPLY = plain(TARGET, TURN)
 
 
-def by_turns(context: int, stats: DecodeStats) -> int:
-    return context % 2 * 3
-
-
-DEPTHS = [0, 3, by_turns]
+BY_TURNS = ChosenDepth(lambda context: context % 2 * 3)
+DEPTHS = [0, 3, BY_TURNS]
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ def test_a_decode_does_not_go_on_in_a_state_that_went_elsewhere(depth: int | Dep
 def test_a_state_can_be_handed_to_another_thread(depth: int) -> None:
     """Arrays of one thread that were not evaluated cannot be used in another: none is left so."""
     some = make_shortlist(TARGET.lm_head, mx.arange(9, dtype=mx.int32))
-    wide = HeadDrafter(TARGET, tiny_head(), widen(some, TARGET.lm_head, PROMPT))
+    wide = HeadDrafter(LlamaHead(TARGET, tiny_head()), widen(some, TARGET.lm_head, PROMPT))
     drafters = [head_drafter(TARGET), head_drafter(TARGET), wide]
     states = [DecodeState(TARGET, drafter) for drafter in drafters]
     finish(start(states[0], PROMPT, depth=2))

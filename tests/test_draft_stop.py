@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mtplx.depth import Ask, FixedDepth, Plan
 from mtplx.draft_options import DraftOptions
 from mtplx.drafting import Drafting
 from mtplx.params import SamplingParams
@@ -67,7 +68,40 @@ def test_drafts_stop_by_themselves_where_that_costs_no_wait() -> None:
             for stop in (None, 0.0, 0.4):
                 options = DraftOptions(stop=stop)
                 drafting = Drafting(head_state(), SAMPLED, options, 5, DecodeStats())
-                assert drafting._stop == (expected if stop is None else stop)
+                asked = expected if stop is None else stop
+                assert drafting._least(Plan(2)) == ((asked, asked) if asked else ())
+
+
+def test_a_policy_has_thresholds_of_its_own_unless_one_is_asked_for() -> None:
+    """It knows what a row more is worth; a request that says otherwise is obeyed."""
+    plan = Plan(2, least=(0.2, 0.6), asks=(0.0, 0.5))
+    for stop, expected in ((None, (0.2, 0.6)), (0.4, (0.4, 0.4)), (0.0, ())):
+        drafting = Drafting(head_state(), SAMPLED, DraftOptions(stop=stop), 5, DecodeStats())
+        assert drafting._least(plan) == expected
+
+
+class Thresholds(FixedDepth):
+    """Plans the head's tokens with these thresholds."""
+
+    def __init__(self, least: float, asks: float) -> None:
+        super().__init__(4)
+        self.least, self.asks = least, asks
+
+    def plan(self, ask: Ask) -> Plan:
+        num = min(4, ask.most)
+        return Plan(num, least=(self.least,) * num, asks=(0.0, *[self.asks] * (num - 1)))
+
+
+@pytest.mark.parametrize(("asks", "reads"), [(1.1, 1), (0.0, 4)])
+def test_a_head_is_not_run_for_a_token_that_is_hardly_reached(asks: float, reads: int) -> None:
+    """The draft ends before its logits are read, and the text is that of plain decoding."""
+    stats, params = DecodeStats(), replace(GREEDY, max_tokens=6)
+    options = DraftOptions(lookup=False)
+    policy = Thresholds(least=0.0, asks=asks)
+    rounds_ = start(head_state(), PROMPT, params, depth=policy, stats=stats, draft=options)
+    text = list(next(rounds_).token_ids)
+    assert stats.num_host_reads == 1 + reads
+    assert [*text, *finish(rounds_)] == plain(TARGET, PROMPT, params)
 
 
 def test_reads_of_a_stop_are_counted() -> None:

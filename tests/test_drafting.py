@@ -10,9 +10,12 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+from mtplx.depth import FixedDepth, Plan
 from mtplx.draft_options import DraftOptions
 from mtplx.drafting import Drafting
-from mtplx.models.head import HeadDrafter, make_shortlist
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.head import LlamaHead
+from mtplx.models.shortlist import make_shortlist
 from mtplx.params import SamplingParams
 from mtplx.sampling import History, warp
 from mtplx.speculation import Draft, DrawDraft
@@ -99,7 +102,7 @@ def test_drafts_heed_what_is_said_about_tokens(params: SamplingParams) -> None:
 def test_drafts_from_a_shortlist_heed_what_is_said_about_tokens() -> None:
     """Token ids mean tokens, whichever columns the head has."""
     ids = mx.array([40, 3, 60, 5, 9, 33, 20], dtype=mx.int32)
-    drafter = HeadDrafter(TARGET, tiny_head(), make_shortlist(TARGET.lm_head, ids))
+    drafter = HeadDrafter(LlamaHead(TARGET, tiny_head()), make_shortlist(TARGET.lm_head, ids))
     params = replace(SAMPLED, allowed_ids=(5, 20, 33, 50), logit_bias={20: -np.inf})
     state = DecodeState(TARGET, drafter)
     state.begin(PROMPT, drafting=True)
@@ -114,7 +117,7 @@ class Foreseeing(HeadDrafter):
     """Drafts from the target's own logits, changed: by an uncached pass over the whole text."""
 
     def __init__(self, change: Callable[[mx.array], mx.array], text: Sequence[int]) -> None:
-        super().__init__(TARGET, tiny_head(), head_drafter(TARGET).shortlist)
+        super().__init__(head_drafter(TARGET).head)
         self.change, self.text = change, list(text)
 
     def propose(self, rows: Any, num_tokens: int, draw: DrawDraft) -> Draft:
@@ -189,7 +192,7 @@ def test_a_head_and_a_passage_share_a_draft() -> None:
     state, stats = head_state(), DecodeStats()
     state.begin(LOOPING, drafting=True)
     drafting = Drafting(state, SAMPLED, DraftOptions(stop=0), 5, stats)
-    with patch.object(drafting._gains, "plan", lambda *args, **options: (1, 2)):
+    with patch.object(FixedDepth, "plan", lambda self, ask: Plan(1, 2)):
         proposal = drafting.propose(list(LOOPING), 3)
     draft, period = proposal.draft, LOOPING[:6]
     assert (len(draft), proposal.num_head, draft.sampled) == (3, 1, (0,))

@@ -10,11 +10,14 @@ import numpy as np
 from mtplx.blas import serving
 from mtplx.cache import AttentionCache
 from mtplx.decode import Emission, decode
-from mtplx.depth import DepthPolicy, fixed_depth
+from mtplx.depth import Ask, DepthPolicy, FixedDepth, Plan, fixed_depth
 from mtplx.draft_options import DraftOptions
-from mtplx.models.head import HeadDrafter, HeadWeights, Shortlist, make_shortlist
+from mtplx.lookup import Continuation
+from mtplx.models.drafter import Head, HeadDrafter
+from mtplx.models.head import HeadWeights, LlamaHead
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 from mtplx.models.matrix import DenseMatrix
+from mtplx.models.shortlist import Shortlist, make_shortlist
 from mtplx.params import SamplingParams
 from mtplx.speculation import Draft, DraftInput, DrawDraft, LayerCache, Target
 from mtplx.state import DecodeState
@@ -116,7 +119,9 @@ def whole_vocabulary(target: LlamaTarget) -> Shortlist:
 
 
 def head_drafter(target: LlamaTarget, head: HeadWeights | None = None) -> HeadDrafter:
-    return HeadDrafter(target, head or tiny_head(dims=target.dims), whole_vocabulary(target))
+    return HeadDrafter(
+        LlamaHead(target, head or tiny_head(dims=target.dims)), whole_vocabulary(target)
+    )
 
 
 class ScriptedDrafter(HeadDrafter):
@@ -127,17 +132,25 @@ class ScriptedDrafter(HeadDrafter):
     """
 
     def __init__(
-        self, target: LlamaTarget, text: Sequence[int], slip_at: Callable[[int], int]
+        self,
+        target: Target,
+        text: Sequence[int],
+        slip_at: Callable[[int], int],
+        head: Head | None = None,
     ) -> None:
-        super().__init__(target, tiny_head(dims=target.dims), whole_vocabulary(target))
-        self.text, self.slip_at = list(text), slip_at
+        """head: a random one for a llama-type trunk where none is given."""
+        if head is None:
+            assert isinstance(target, LlamaTarget)
+            head = LlamaHead(target, tiny_head(dims=target.dims))
+        super().__init__(head)
+        self.text, self.slip_at, self.vocab_size = list(text), slip_at, target.vocab_size
 
     def propose(self, rows: DraftInput, num_tokens: int, draw: DrawDraft) -> Draft:
         start = self.num_rows + len(rows.token_ids.tolist()) + 1  # type: ignore[arg-type]
         script = [*self.text[start:], *[0] * num_tokens][:num_tokens]
         slip = self.slip_at(start)
         if slip < num_tokens:
-            script[slip] = (script[slip] + 1) % self.target.vocab_size
+            script[slip] = (script[slip] + 1) % self.vocab_size
 
         def follow(logits: mx.array, step: int) -> tuple[mx.array, None]:
             return mx.array([script[step]], dtype=mx.int32), None
@@ -175,6 +188,20 @@ class WatchedTarget:
 
     def logits(self, hidden: mx.array) -> mx.array:
         return self.inner.logits(hidden)
+
+
+class ChosenDepth(FixedDepth):
+    """Drafts as many tokens of the head as a function of the number of tokens before says."""
+
+    def __init__(self, choose: Callable[[int], int]) -> None:
+        super().__init__(DIMS.context_length)
+        self.choose = choose
+
+    def plan(self, ask: Ask) -> Plan:
+        return Plan(min(max(self.choose(ask.context), 0), ask.most))
+
+    def plan_ahead(self, context: int, found: Continuation) -> Plan | None:
+        return Plan() if self.choose(context) <= 0 else None
 
 
 def start(
@@ -256,22 +283,23 @@ def assert_holds(state: DecodeState, token_ids: Sequence[int]) -> None:
     head = state.drafter
     fresh = DecodeState(state.target, None)
     if isinstance(head, HeadDrafter):
-        fresh.drafter = HeadDrafter(head.target, head.head, head.shortlist)
+        fresh.drafter = HeadDrafter(head.head, head.shortlist)
     fresh.begin([*token_ids, 0], drafting=True)
     assert [layer.offset for layer in state.cache] == [len(token_ids)] * len(state.cache)
     rows = [(state.cache, fresh.cache, len(token_ids))]
     if isinstance(head, HeadDrafter) and isinstance(fresh.drafter, HeadDrafter):
         assert head.num_rows <= fresh.drafter.num_rows
         assert [layer.offset for layer in head.cache] == [head.num_rows] * len(head.cache)
-        rows.append((head.cache, fresh.drafter.cache, head.num_rows))  # type: ignore[arg-type]
+        rows.append((head.cache, fresh.drafter.cache, head.num_rows))
     for held, expected, num_rows in rows:
         pairs = zip(held_rows(held, num_rows), held_rows(expected, num_rows), strict=True)
         assert all(same(a, b) for a, b in pairs)
 
 
-def poison(layers: Sequence[AttentionCache]) -> None:
+def poison(layers: Sequence[LayerCache]) -> None:
     """Make every row that a cache does not hold NaN, so that reading one shows."""
     for layer in layers:
+        assert isinstance(layer, AttentionCache)
         if layer.keys is not None and layer.values is not None:
             layer.keys[..., layer.offset :, :] = mx.nan
             layer.values[..., layer.offset :, :] = mx.nan

@@ -17,7 +17,7 @@ from mtplx.rng import Purpose
 from mtplx.state import DecodeState
 from tests.exact.coupled_text import PROMPT, WHOLE_DRAFTS, writers
 from tests.exact.forced import states
-from tests.tiny import finish, plain, start
+from tests.tiny import ChosenDepth, finish, plain, start
 
 SAMPLED = SamplingParams(temperature=0.9, max_tokens=16)
 Key = tuple[int, int, Purpose, int]
@@ -67,7 +67,8 @@ def test_a_depth_that_drafts_nothing_is_plain_decoding() -> None:
     writer = writers()["knowing head"]
     for seed in range(5):
         expected = plain(writer.target, PROMPT, SAMPLED, seed=seed)
-        found = finish(start(writer.state(), PROMPT, SAMPLED, depth=lambda *_: 0, seed=seed))
+        never = ChosenDepth(lambda context: 0)
+        found = finish(start(writer.state(), PROMPT, SAMPLED, depth=never, seed=seed))
         assert found == expected
 
 
