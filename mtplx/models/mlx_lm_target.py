@@ -1,21 +1,29 @@
-"""Any attention-only model of mlx-lm as a target, its final norm lifted out.
+"""Any model of mlx-lm as a target, its final norm lifted out.
 
-mlx-lm's models apply their final norm inside `model.model`. Replacing that module by one that
+mlx-lm's models apply their final norm inside the inner model. Replacing that module by one that
 gives back its input makes the same code return the hidden state before the norm, and the norm is
 then applied here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from mtplx.cache import AttentionCache
-from mtplx.errors import CheckpointError, UnsupportedTensorError
+from mtplx.errors import UnsupportedTensorError
+from mtplx.models.family import Config
+from mtplx.models.matrix import Matrix
+from mtplx.models.module_matrix import matrix_of
+from mtplx.models.undo import layer_caches
 from mtplx.speculation import LayerCache
+
+# What mlx-lm's models call their parts.
+WRAPPERS = ("language_model",)
+TRUNKS = ("model", "backbone")
+NORMS = ("norm", "norm_f", "embedding_norm")
+EMBEDDINGS = ("embed_tokens", "embeddings", "word_embeddings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +33,13 @@ class MlxLmTarget:
     model: Any  # mlx_lm's Model
     trunk: Any  # its inner model, without the final norm
     final_norm: Any
-    num_layers: int
+    embedding: Matrix  # [V, D]
+    lm_head: Matrix  # [V, D]; the embedding itself where they are tied
     vocab_size: int
     context_length: int
 
     def make_cache(self) -> list[LayerCache]:
-        return [AttentionCache(f"layers.{i}") for i in range(self.num_layers)]
+        return layer_caches(self.model)
 
     def forward(self, token_ids: mx.array, cache: list[LayerCache]) -> mx.array:
         hidden: mx.array = self.trunk(token_ids[None], cache=cache)
@@ -41,45 +50,37 @@ class MlxLmTarget:
         return normed
 
     def logits(self, hidden: mx.array) -> mx.array:
-        tied = not hasattr(self.model, "lm_head")
-        project = self.trunk.embed_tokens.as_linear if tied else self.model.lm_head
-        logits: mx.array = project(hidden)
-        return logits
+        return self.lm_head(hidden)
 
 
-def mlx_lm_target(path: Path) -> MlxLmTarget:
-    """Load a folder through mlx-lm.
+def mlx_lm_target(model: Any, config: Config, name: str) -> MlxLmTarget:
+    """A target of a model that has its weights. name: how errors call it.
 
-    Raises CheckpointError for a folder that mlx-lm cannot read, UnsupportedTensorError for
-    an architecture whose state cannot be undone yet, or whose logits are not made as here.
+    Raises UnsupportedTensorError for an architecture whose state cannot be undone, or whose logits
+    are not made of a final norm and one product.
     """
-    from mlx_lm.models.cache import KVCache, make_prompt_cache
-    from mlx_lm.utils import load_model
-
     try:
-        model, config = load_model(path)
-    except (ValueError, OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"mlx-lm cannot load {path}: {error}") from error
-    name = f"{path} ({config.get('model_type')})"
-    caches = make_prompt_cache(model)
-    kinds = {type(layer).__name__ for layer in caches if type(layer) is not KVCache}
-    if kinds:
+        layer_caches(model)
+    except UnsupportedTensorError as error:
+        raise UnsupportedTensorError(f"{name}: {error}") from error
+    wrapper = name_of(model, WRAPPERS)
+    outer = model if wrapper is None else model[wrapper]
+    trunk = outer[name_of(outer, TRUNKS)] if name_of(outer, TRUNKS) else {}
+    norm, table = name_of(trunk, NORMS), name_of(trunk, EMBEDDINGS)
+    if norm is None or table is None:
         raise UnsupportedTensorError(
-            f"{name} keeps state in {', '.join(sorted(kinds))}, "
-            "which cannot be undone exactly yet, so this model is not decoded."
+            f"{name} has no embedding or final norm where one is expected."
         )
-    trunk = getattr(model, "model", None)
-    norm = getattr(trunk, "norm", None)
-    if trunk is None or norm is None:
-        raise UnsupportedTensorError(f"{name} has no final norm where one is expected.")
     sample = mx.array([1, 2, 3])
     expected = model(sample[None])[0]
-    trunk.norm = nn.Identity()
+    final_norm, trunk[norm] = trunk[norm], nn.Identity()
+    embedding = matrix_of(trunk[table])
     target = MlxLmTarget(
         model=model,
         trunk=trunk,
-        final_norm=norm,
-        num_layers=len(caches),
+        final_norm=final_norm,
+        embedding=embedding,
+        lm_head=matrix_of(outer.lm_head) if "lm_head" in outer else embedding,
         vocab_size=expected.shape[-1],
         context_length=_context_length(config),
     )
@@ -87,11 +88,23 @@ def mlx_lm_target(path: Path) -> MlxLmTarget:
     return target
 
 
-def _context_length(config: Mapping[str, Any]) -> int:
-    for part in (config, config.get("text_config", {})):
+def name_of(module: Any, names: tuple[str, ...]) -> str | None:
+    """The first of these names that the module has a part of."""
+    return next((name for name in names if name in module), None)
+
+
+def _context_length(config: Config) -> int:
+    for part in _parts(config):
         if isinstance(found := part.get("max_position_embeddings"), int):
             return found
     return 4096
+
+
+def _parts(config: Config) -> Iterator[Config]:
+    yield config
+    inner = config.get("text_config")
+    if isinstance(inner, dict):
+        yield inner
 
 
 def _check_logits(target: MlxLmTarget, sample: mx.array, expected: mx.array, name: str) -> None:

@@ -133,7 +133,12 @@ def _filled(module: Any, matrix: AffineMatrix) -> nn.Module:
 
 def _with_final_norm(target: "MlxLmTarget") -> Any:
     """The model as mlx-lm loaded it; the one in use keeps going without its norm."""
+    from mtplx.models.mlx_lm_target import NORMS, TRUNKS, WRAPPERS, name_of
+
     model, trunk = copy.copy(target.model), copy.copy(target.trunk)
-    trunk.norm = target.final_norm
-    model.model = trunk
+    trunk[name_of(trunk, NORMS)] = target.final_norm
+    outer, wrapper = model, name_of(model, WRAPPERS)
+    if wrapper is not None:
+        outer = model[wrapper] = copy.copy(model[wrapper])
+    outer[name_of(outer, TRUNKS)] = trunk
     return model

@@ -10,7 +10,8 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.models.mlx_lm_target import mlx_lm_target
+from mtplx.loading.native_folder import folder_model
+from mtplx.models.mlx_lm_target import MlxLmTarget
 from mtplx.state import DecodeState
 from tests.foreign import hf_config, hf_tensors
 from tests.tiny import (
@@ -71,11 +72,15 @@ def random_folder(folder: Path, config: dict[str, Any]) -> Path:
     return save(folder, config, dict(tree_flatten(model.parameters())))
 
 
+def loaded(folder: Path) -> MlxLmTarget:
+    return folder_model(folder).target
+
+
 def test_a_folder_decodes_like_the_same_weights_read_by_us(tmp_path: Path) -> None:
     """Hidden states, logits, text and the state after undone passes."""
     own = tiny_target()
     weights = {name: mx.array(array) for name, array in hf_tensors(own).items()}
-    target = mlx_lm_target(save(tmp_path, hf_config(DIMS), weights))
+    target = loaded(save(tmp_path, hf_config(DIMS), weights))
     assert (target.vocab_size, target.context_length) == (64, DIMS.context_length)
     prompt = random_prompt(12)
     hidden = target.forward(mx.array(prompt), target.make_cache())
@@ -103,7 +108,7 @@ def test_blocks_equal_single_steps_in_a_family_of_mlx_lms_own(
         model, config = quantize_model(model, config, group_size=32, bits=4)
         save_model(folder, model)
         (folder / "config.json").write_text(json.dumps(config))
-    target, prompt = mlx_lm_target(folder), random_prompt(20)
+    target, prompt = loaded(folder), random_prompt(20)
     expected = load_model(folder)[0](mx.array(prompt)[None])[0]
     cache = target.make_cache()
     rows = [target.forward(mx.array(prompt[i:j]), cache) for i, j in ((0, 15), (15, 16), (16, 20))]
@@ -116,20 +121,35 @@ def test_logits_that_are_made_in_another_way_are_refused(
 ) -> None:
     """A cap or a scale behind lm_head would be lost in silence: the model is named instead."""
     with pytest.raises(UnsupportedTensorError, match=config["model_type"]):
-        mlx_lm_target(random_folder(tmp_path, config))
+        loaded(random_folder(tmp_path, config))
 
 
-@pytest.mark.parametrize(
-    ("config", "state"),
-    [(WINDOWED, "RotatingKVCache"), (RECURRENT, "ArraysCache")],
-    ids=["windowed", "recurrent"],
-)
-def test_state_that_cannot_be_undone_is_refused(
-    config: dict[str, Any], state: str, tmp_path: Path
+@pytest.mark.parametrize("config", [WINDOWED, RECURRENT], ids=["windowed", "recurrent"])
+def test_state_of_other_kinds_decodes_and_undoes(config: dict[str, Any], tmp_path: Path) -> None:
+    """After passes that were undone in part, a model goes on as one that never made them."""
+    target, prompt = loaded(random_folder(tmp_path, config)), random_prompt(20)
+    state = DecodeState(target)
+    state.begin(prompt, drafting=False)
+    state.forward(mx.array([prompt[-1], 1, 2, 3]))
+    state.keep([prompt[-1], 1])
+    logits = state.forward(mx.array([5])).logits
+    cache = target.make_cache()
+    hidden = target.forward(mx.array([*prompt, 1, 5]), cache)[-1:]
+    assert close(logits, target.logits(target.normalise(hidden)))
+
+
+def test_state_without_a_way_back_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the first token, naming the model and its kind of state."""
-    with pytest.raises(UnsupportedTensorError, match=rf"{config['model_type']}.*{state}"):
-        mlx_lm_target(random_folder(tmp_path, config))
+    from mlx_lm.models import qwen3
+
+    class OddCache:
+        offset = 0
+
+    monkeypatch.setattr(qwen3.Model, "make_cache", lambda self: [OddCache()] * 2, raising=False)
+    with pytest.raises(UnsupportedTensorError, match=r"\(qwen3\): .*OddCache"):
+        loaded(random_folder(tmp_path, QWEN3))
 
 
 def spoil_nothing(folder: Path) -> None:
@@ -162,11 +182,11 @@ def test_a_folder_that_is_damaged_is_an_error_that_names_it(spoil: Any, tmp_path
     folder = save(tmp_path / "some-model", hf_config(DIMS), weights)
     spoil(folder)
     with pytest.raises(CheckpointError, match="some-model"):
-        mlx_lm_target(folder)
+        loaded(folder)
 
 
 def test_damaged_numbers_do_not_pass_for_another_way_of_making_logits(tmp_path: Path) -> None:
     """A model whose logits are NaN both ways is loaded; decoding it is what fails."""
     weights = {name: mx.array(array) for name, array in hf_tensors(tiny_target()).items()}
     weights["model.norm.weight"] = mx.full((32,), np.nan)
-    assert mlx_lm_target(save(tmp_path, hf_config(DIMS), weights)).vocab_size == 64
+    assert loaded(save(tmp_path, hf_config(DIMS), weights)).vocab_size == 64

@@ -5,14 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import pytest
 
 from mtplx.bench.ceiling import weight_bytes_per_token
 from mtplx.models.llama import LlamaBlock, LlamaTarget
 from mtplx.models.matrix import GROUP_SIZE, AffineMatrix, Matrix
-from mtplx.models.mlx_lm_target import MlxLmTarget
+from mtplx.models.mlx_lm_target import MlxLmTarget, mlx_lm_target
 from mtplx.models.mlx_lm_twin import mlx_lm_twin, split_rows
 from tests.tiny import DIMS, close, random_matrix, random_prompt, tiny_target
 
@@ -105,8 +104,7 @@ def test_rows_split_and_joined_again_are_the_same_matrix(matrix: Matrix, pack: b
 
 def lifted(twin: Any) -> MlxLmTarget:
     """A model of mlx-lm's as a target, its final norm lifted out."""
-    norm, twin.model.norm = twin.model.norm, nn.Identity()
-    return MlxLmTarget(twin, twin.model, norm, DIMS.num_layers, DIMS.vocab_size, 2048)
+    return mlx_lm_target(twin, {}, "the twin")
 
 
 @pytest.mark.parametrize("kind", TARGETS)

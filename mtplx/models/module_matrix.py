@@ -1,0 +1,54 @@
+"""Layers of mlx.nn as matrices: an embedding, or an output layer, dense or packed."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mtplx.models.matrix import Matrix
+from mtplx.models.packed import PackedEmbedding, PackedLinear
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleMatrix:
+    """The weight [N, K] of an Embedding or a Linear, quantised or not (matrix.Matrix)."""
+
+    module: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        num_rows, num_columns = self.module.weight.shape
+        if "scales" in self.module:
+            num_columns = self.module.scales.shape[-1] * self.module.group_size
+        return num_rows, num_columns
+
+    def arrays(self) -> tuple[mx.array, ...]:
+        kinds = ("weight", "scales", "biases")
+        return tuple(self.module[kind] for kind in kinds if kind in self.module)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        is_table = isinstance(self.module, nn.Embedding | nn.QuantizedEmbedding)
+        product: mx.array = self.module.as_linear(x) if is_table else self.module(x)
+        return product
+
+    def rows(self, ids: mx.array) -> mx.array:
+        if "scales" not in self.module:
+            dense: mx.array = self.module.weight[ids]
+            return dense
+        biases = self.module.biases if "biases" in self.module else None
+        return mx.dequantize(
+            self.module.weight[ids],
+            self.module.scales[ids],
+            None if biases is None else biases[ids],
+            group_size=self.module.group_size,
+            bits=self.module.bits,
+            mode=self.module.mode,
+        )
+
+
+def matrix_of(module: Any) -> Matrix:
+    """The matrix of an Embedding or a Linear, whatever it is stored in."""
+    if isinstance(module, PackedLinear | PackedEmbedding):
+        return module.matrix
+    return ModuleMatrix(module)
