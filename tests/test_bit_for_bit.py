@@ -9,7 +9,17 @@ import pytest
 from mtplx.blas import serving
 
 ROOT = Path(__file__).parents[1]
-EXACT = ["tests/test_state.py", "tests/test_decode.py", "tests/models/test_llama.py"]
+EXACT = [
+    "tests/test_state.py",
+    "tests/test_decode.py",
+    "tests/models/test_llama.py",
+    "tests/models/test_mla.py",
+    "tests/families/test_deepseek.py",
+    "tests/families/test_mimo_v2.py",
+    "tests/families/test_nemotron.py",
+    "tests/undo/test_every_kind.py",
+    "tests/undo/test_turns.py",
+]
 
 
 @pytest.mark.slow

@@ -37,9 +37,14 @@ def write_folder(path: Path, *, hidden_size: int = 64, more: tuple[str, ...] = (
         name: (mx.random.normal(shape) / 8).astype(mx.float16) for name, shape in shapes.items()
     }
     mx.save_safetensors(str(path / "model.safetensors"), tensors, {"format": "mlx"})
+    write_tokenizer(path)
+    return path
+
+
+def write_tokenizer(path: Path) -> None:
+    """One of bytes and an end token, 257 in all."""
     _tokenizer().save(str(path / "tokenizer.json"))
     (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
-    return path
 
 
 def _shapes(width: int) -> dict[str, tuple[int, ...]]:
