@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mtplx.kernels.source import Maker, metal
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_llama import llama_dims, llama_target
 from mtplx.loading.gguf_tensors import gguf_tensors
@@ -203,6 +204,7 @@ def write_llama(
     )
 
 
-def read_llama(path: Path, *, packed: bool = False) -> LlamaTarget:
+def read_llama(path: Path, *, packed: bool = False, maker: Maker = metal) -> LlamaTarget:
     file = open_gguf(path)
-    return llama_target(gguf_tensors(file, packed=packed), llama_dims(file.metadata))
+    tensors = gguf_tensors(file, packed=packed, maker=maker)
+    return llama_target(tensors, llama_dims(file.metadata))

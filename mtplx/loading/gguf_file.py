@@ -4,7 +4,6 @@
 in silence.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -14,6 +13,7 @@ import numpy as np
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
 from mtplx.loading.gguf_header import GgufHeader, TensorInfo, damaged, read_header
+from mtplx.loading.gguf_known import gguf_parts
 from mtplx.quant.bits import Bytes
 from mtplx.quant.formats import BLOCK_FORMATS
 
@@ -32,8 +32,6 @@ _NO_WEIGHTS = {
 _KNOWN = _DENSE | _BLOCKS | _NO_WEIGHTS
 DENSE_FORMATS = tuple(name for name, _, _ in _DENSE.values())
 READABLE = (*DENSE_FORMATS, *BLOCK_FORMATS)
-
-_PART = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +87,6 @@ def open_gguf(path: Path) -> GgufFile:
             "Fetch them again."
         )
     return GgufFile(files[0], first.version, first.metadata, tensors)
-
-
-def gguf_parts(path: Path) -> list[Path]:
-    """All files of the model that this one belongs to, in order. CheckpointError if one lacks."""
-    match = _PART.match(path.name)
-    if match is None:
-        return [path]
-    count = int(match["count"])
-    files = [
-        path.with_name(f"{match['stem']}-{part:05d}-of-{count:05d}.gguf")
-        for part in range(1, count + 1)
-    ]
-    missing = [file.name for file in files if not file.is_file()]
-    if missing or not files:
-        raise CheckpointError(
-            f"{path} is one of {count} files that are a model together, and "
-            f"{', '.join(missing[:3]) or 'none'} is not there. Fetch the missing ones."
-        )
-    return files
 
 
 def _open(path: Path) -> tuple[GgufHeader, dict[str, GgufTensor]]:

@@ -2,7 +2,7 @@
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Read here rather than through the
 `gguf` package, which refuses files with types that are newer than it is and takes seconds for the
-lists of a large vocabulary.
+lists of a large vocabulary. Numbers are little-endian, as is every machine that MLX runs on.
 """
 
 import mmap
@@ -10,8 +10,6 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
-
-import numpy as np
 
 from mtplx.errors import CheckpointError
 from mtplx.files import accessing
@@ -165,8 +163,7 @@ def _list(data: Buffer, offset: int, wanted: bool, depth: int) -> tuple[list[obj
         raise ValueError(f"a list of {length} numbers runs past its end")
     if not wanted:
         return [], end
-    numbers = np.frombuffer(data[offset:end], np.dtype(_NUMBERS[kind]).newbyteorder("<"))
-    return numbers.tolist(), end
+    return list(struct.unpack(f"<{length}{_NUMBERS[kind]}", data[offset:end])), end
 
 
 def _texts(data: Buffer, offset: int, length: int, wanted: bool) -> tuple[list[object], int]:

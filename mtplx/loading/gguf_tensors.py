@@ -1,7 +1,7 @@
 """A GGUF model's tensors as matrices and vectors of weights.
 
-Blocks of 32 that MLX's affine groups hold without loss stay packed on a GPU; everything else is
-expanded to float32, straight from the mapped file and on all cores.
+On a GPU blocks stay as they are; on a CPU everything is expanded to float32, straight from the
+mapped file and on all cores.
 """
 
 import os
@@ -15,11 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
+from mtplx.kernels.packing import gguf_weight
+from mtplx.kernels.source import Maker, metal
 from mtplx.loading.gguf_affine import AFFINE_FORMATS, affine_parts
 from mtplx.loading.gguf_file import DENSE_FORMATS, READABLE, GgufFile, GgufTensor
 from mtplx.models.matrix import AffineMatrix, DenseMatrix, Matrix, stack
+from mtplx.models.packed import PackedMatrix
 from mtplx.quant.bits import Bytes, Floats
-from mtplx.quant.formats import BLOCK_FORMATS, expand
+from mtplx.quant.formats import BLOCK_FORMATS, expand, holds_numbers
 
 _MAX_THREADS = 8
 
@@ -53,8 +56,10 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class GgufTensors:
-    """Tensors of a model by name, as matrices, vectors or arrays. `packed` keeps blocks packed.
+    """Tensors of a model by name, as matrices, vectors or arrays.
 
+    packed: blocks stay as they are; those of 32 that MLX has a packing for are multiplied by its
+    kernels, the others by ours. maker: who runs ours.
     Each raises CheckpointError for a tensor that is missing, not of the shape asked for, or
     damaged.
     """
@@ -63,6 +68,7 @@ class GgufTensors:
     packed: bool
     unread: set[str]  # names that nothing has asked for yet
     pool: Executor
+    maker: Maker = metal
 
     def find(self, name: str, shape: tuple[int, ...] | None = None) -> GgufTensor:
         """A tensor as it is stored, which counts as read."""
@@ -95,6 +101,20 @@ class GgufTensors:
         self._expand(tensor, slice(None), np.array(expanded, copy=False))
         return expanded
 
+    def factor(self, name: str) -> mx.array | None:
+        """What a file may have beside a tensor, NVFP4 most of all: a factor [] of all of it.
+
+        The factor of the activations that stands beside it is not meant for weights.
+        """
+        base = name.removesuffix(".weight")
+        self.unread.discard(f"{base}.input_scale")
+        if f"{base}.scale" not in self.by_name:
+            return None
+        factor = self.array(f"{base}.scale")
+        if factor.size != 1 or not mx.isfinite(factor).all().item():
+            raise CheckpointError(f"{base}.scale is no single finite number. Fetch it again.")
+        return factor.reshape(())
+
     def matrix(self, name: str, rows: int, columns: int) -> Matrix:
         """A weight matrix [rows, columns]."""
         return self.joined([Rows(name, rows)], columns)
@@ -102,26 +122,62 @@ class GgufTensors:
     def joined(self, parts: Sequence[Rows], columns: int) -> Matrix:
         """Tensors of `columns` columns as one matrix, their rows in order."""
         found = [self.find(part.name, (part.num_rows, columns)) for part in parts]
-        if self.packed and {tensor.type for tensor in found} & AFFINE_FORMATS.keys():
-            return stack([self._packed(*pair) for pair in zip(parts, found, strict=True)])
+        if self.packed and {tensor.type for tensor in found} & BLOCK_FORMATS.keys():
+            return self._joined_packed(parts, found)
         weight = mx.zeros((sum(part.num_rows for part in parts), columns))
         mx.eval(weight)
         rows, start = np.array(weight, copy=False), 0
         for part, tensor in zip(parts, found, strict=True):
             self._expand(tensor, part.order, rows[start : start + part.num_rows])
+            factor = self.factor(part.name)
+            if factor is not None:
+                rows[start : start + part.num_rows] *= np.array(factor)
             start += part.num_rows
         return DenseMatrix(weight)
 
-    def _packed(self, part: Rows, tensor: GgufTensor) -> Matrix:
-        if tensor.type not in AFFINE_FORMATS:
+    def _joined_packed(self, parts: Sequence[Rows], found: Sequence[GgufTensor]) -> Matrix:
+        """Blocks as they are; one product where all are of one type of our own kernels'."""
+        kinds = {tensor.type for tensor in found}
+        factors = [self.factor(part.name) for part in parts]
+        if len(kinds) == 1 and not kinds & AFFINE_FORMATS.keys() and factors == [None] * len(parts):
+            rows = [t.rows[part.order] for part, t in zip(parts, found, strict=True)]
+            return self._kernel_matrix(found[0], np.concatenate(rows), None)
+        return stack([self._alone(*each) for each in zip(parts, found, factors, strict=True)])
+
+    def _alone(self, part: Rows, tensor: GgufTensor, factor: mx.array | None) -> Matrix:
+        if tensor.type in DENSE_FORMATS:
             weight = mx.zeros(tensor.shape)
             mx.eval(weight)
             self._expand(tensor, part.order, np.array(weight, copy=False))
-            return DenseMatrix(weight)
+            return DenseMatrix(weight if factor is None else weight * factor)
+        if tensor.type not in AFFINE_FORMATS or factor is not None:
+            return self._kernel_matrix(tensor, tensor.rows[part.order], factor)
         fmt = AFFINE_FORMATS[tensor.type]
         parts = affine_parts(part.name, tensor.rows[part.order], fmt)
         codes, scales, biases = (mx.array(array) for array in parts)
         return AffineMatrix(codes, scales, biases, fmt.bits)
+
+    def kernel_matrix(self, name: str, row_order: mx.array | None = None) -> PackedMatrix:
+        """A tensor in blocks as it is, [N, K] or one for each expert [E, N, K].
+
+        row_order: [N], which stored row each row is.
+        """
+        tensor = self.find(name)
+        order = slice(None) if row_order is None else np.array(row_order)
+        return self._kernel_matrix(tensor, tensor.rows[order], self.factor(name))
+
+    def _kernel_matrix(
+        self, tensor: GgufTensor, rows: Bytes, factor: mx.array | None
+    ) -> PackedMatrix:
+        """A matrix that stays as it is on disk, for our own kernels. Its scales are looked at."""
+        self._check_scales(tensor)
+        weight = gguf_weight(tensor.type, mx.array(rows), tensor.shape[-1], factor)
+        return PackedMatrix(weight, maker=self.maker)
+
+    def _check_scales(self, tensor: GgufTensor) -> None:
+        """What a kernel would read without a word: a scale that is no number."""
+        if not holds_numbers(BLOCK_FORMATS[tensor.type], tensor.data):
+            raise _not_finite(tensor)
 
     def _expand(
         self, tensor: GgufTensor, order: npt.NDArray[np.int64] | slice, out: Floats
@@ -130,9 +186,13 @@ class GgufTensors:
         if tensor.type in DENSE_FORMATS:
             _copy(tensor.type, rows, out)
         elif not expand(BLOCK_FORMATS[tensor.type], rows, out, self.pool):
-            raise CheckpointError(
-                f"Tensor {tensor.name} holds a scale that is not finite. Fetch it again."
-            )
+            raise _not_finite(tensor)
+
+
+def _not_finite(tensor: GgufTensor) -> CheckpointError:
+    return CheckpointError(
+        f"Tensor {tensor.name} holds a scale that is not finite. Fetch it again."
+    )
 
 
 def _copy(kind: str, rows: Bytes, out: Floats) -> None:
@@ -143,7 +203,7 @@ def _copy(kind: str, rows: Bytes, out: Floats) -> None:
         np.copyto(out, stored.view(np.float16 if kind == "F16" else np.float32))
 
 
-def gguf_tensors(file: GgufFile, *, packed: bool) -> GgufTensors:
+def gguf_tensors(file: GgufFile, *, packed: bool, maker: Maker = metal) -> GgufTensors:
     """The tensors of an open file; their types are checked before any is read."""
     odd = {tensor.type: tensor.name for tensor in file.tensors.values()}
     found = "; ".join(f"{kind} (in {odd[kind]})" for kind in odd if kind not in READABLE)
@@ -153,7 +213,7 @@ def gguf_tensors(file: GgufFile, *, packed: bool) -> GgufTensors:
             f"Readable: {', '.join(READABLE)}."
         )
     pool = ThreadPoolExecutor(_num_threads())
-    return GgufTensors(file.tensors, packed, set(file.tensors), pool)
+    return GgufTensors(file.tensors, packed, set(file.tensors), pool, maker)
 
 
 def _num_threads() -> int:

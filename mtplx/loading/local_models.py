@@ -12,6 +12,7 @@ from mtplx.errors import FileAccessError, MtplxError
 from mtplx.loading.catalogue import known_model
 from mtplx.loading.fetch import is_cached, models_dir
 from mtplx.loading.gguf_header import gguf_header
+from mtplx.loading.gguf_known import ARCHITECTURES, gguf_parts, is_later_part
 from mtplx.loading.hub_cache import (
     cached_repos,
     find_cached,
@@ -26,7 +27,6 @@ from mtplx.loading.resolve import Places
 _HUB = "Hugging Face cache"
 _DEPTH = 3  # below a user's folder: OWNER/NAME/FILE
 _GENERATES = re.compile("CausalLM|ConditionalGeneration|LMHeadModel")
-_PART_OF_MANY = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _checkpoints(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
         yield folder
         return
     for path in inside:
-        if path.name.endswith(".gguf") and isfile(path) and not path.name.startswith("mmproj"):
+        if _begins_a_model(path.name) and isfile(path):
             yield path
         elif depth and not path.name.startswith(".") and isdir(path):
             yield from _checkpoints(path, depth - 1, seen)
@@ -153,19 +153,26 @@ def _gguf(name: str, path: Path, place: str, *, fetched: bool) -> LocalModel:
     kind, problem, num_bytes = "GGUF", None, 0
     try:
         num_bytes = path.stat().st_size
+        if not is_later_part(path.name):
+            num_bytes = sum(part.stat().st_size for part in gguf_parts(path))
         header = gguf_header(path)
         architecture = header.get("general.architecture")
         types = _FILE_TYPES.get(header.get("general.file_type"), "")
         kind = f"{architecture} {types}".strip() + ", GGUF"
-        if architecture != "llama" or types not in ("", *_READABLE):
+        if is_later_part(path.name):
+            problem = "a later part of a model"
+        elif architecture not in ARCHITECTURES:
             problem = "not readable yet"
-        elif _PART_OF_MANY.search(path.name):
-            problem = "one part of several, which cannot be read"
     except OSError as error:
         problem = error.strerror or "cannot be read"
-    except MtplxError:
-        problem = "damaged"
+    except MtplxError as error:
+        problem = "lacks a part" if "is not there" in str(error) else "damaged"
     return LocalModel(name, path, kind, num_bytes, place, fetched, problem)
+
+
+def _begins_a_model(name: str) -> bool:
+    """Whether a file may hold a model, or the first part of one; images have files of their own."""
+    return name.endswith(".gguf") and not name.startswith("mmproj") and not is_later_part(name)
 
 
 def _folder(name: str, path: Path, place: str, *, fetched: bool) -> LocalModel | None:
@@ -212,4 +219,3 @@ _FILE_TYPES: Mapping[object, str] = {  # general.file_type, as llama.cpp numbers
     18: "Q6_K",
     32: "BF16",
 }
-_READABLE = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0")

@@ -85,8 +85,19 @@ def test_what_cannot_be_used_says_why(tmp_path: Path) -> None:
     assert problems == {
         "damaged.gguf": "damaged",
         "folder": "damaged",
-        "m-00001-of-00002.gguf": "one part of several, which cannot be read",
+        "m-00001-of-00002.gguf": "lacks a part",
         "other.gguf": "not readable yet",
+    }
+
+
+def test_a_model_in_several_files_is_listed_once(tmp_path: Path) -> None:
+    """Under its first file, with what all of them take."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    sizes = [write_model(mine / f"m-0000{i}-of-00002.gguf").stat().st_size for i in (1, 2)]
+    models = found(tmp_path, mine)
+    assert {name: model.num_bytes for name, model in models.items()} == {
+        "m-00001-of-00002.gguf": sum(sizes)
     }
 
 

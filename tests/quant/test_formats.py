@@ -1,6 +1,7 @@
 """Blocks of every format are the weights that independent code makes of them."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from mtplx.quant.bits import Unpacked
 from mtplx.quant.flat import e8m0, ue4m3
-from mtplx.quant.formats import BLOCK_FORMATS, BlockFormat, expand
+from mtplx.quant.formats import BLOCK_FORMATS, BlockFormat, expand, holds_numbers
 from tests.blocks import Bytes, Floats, valid_blocks, weights_of
 
 REAL_BLOCKS = Path(__file__).parents[1] / "assets" / "ggml-blocks.safetensors"
@@ -102,6 +103,8 @@ def test_a_scale_that_is_no_number_is_told(name: str) -> None:
     start = ends.get(name, 0)
     for place, value in damage.get(name, [(start, 0), (start + 1, 0x7E)]):
         raw[7, place] = value
+    assert holds_numbers(fmt, valid_blocks(fmt, 40))
+    assert not holds_numbers(fmt, raw)
     assert not expand(fmt, raw, np.zeros((40, fmt.block), np.float32), POOL)
 
 
@@ -130,5 +133,5 @@ def test_wrong_blocks_are_seen(mutate: object) -> None:
     """The comparison has teeth: order of codes, forgotten minima."""
     fmt = BLOCK_FORMATS["Q4_1"]
     raw = valid_blocks(fmt, 100)
-    wrong = BlockFormat("Q4_1", 3, 32, 20, lambda b: mutate(fmt.unpack(b)))  # type: ignore[operator]
+    wrong = replace(fmt, unpack=lambda b: mutate(fmt.unpack(b)))  # type: ignore[operator]
     assert not np.array_equal(expanded(wrong, raw), weights_of(fmt, raw))

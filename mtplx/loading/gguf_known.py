@@ -1,0 +1,44 @@
+"""What can be told of a GGUF model before it is opened: its files, and what kinds are known."""
+
+import re
+from pathlib import Path
+
+from mtplx.errors import CheckpointError
+
+# llama-type trunks first; the others go through mlx-lm's models.
+ARCHITECTURES = (
+    "llama",
+    "qwen2",
+    "qwen3",
+    "gemma3",
+    "lfm2",
+    "qwen35",
+    "qwen35moe",
+    "qwen3next",
+)
+_PART = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$")
+
+
+def gguf_parts(path: Path) -> list[Path]:
+    """All files of the model that this one belongs to, in order. CheckpointError if one lacks."""
+    match = _PART.match(path.name)
+    if match is None:
+        return [path]
+    count = int(match["count"])
+    files = [
+        path.with_name(f"{match['stem']}-{part:05d}-of-{count:05d}.gguf")
+        for part in range(1, count + 1)
+    ]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or not files:
+        raise CheckpointError(
+            f"{path} is one of {count} files that are a model together, and "
+            f"{', '.join(missing[:3]) or 'none'} is not there. Fetch the missing ones."
+        )
+    return files
+
+
+def is_later_part(name: str) -> bool:
+    """Whether a file of this name only goes on with a model that begins in another."""
+    match = _PART.match(name)
+    return match is not None and int(match["part"]) != 1

@@ -1,0 +1,52 @@
+"""Real models of other families and types than the default one: they load and say what is true."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mtplx import generate
+from mtplx.loading.load import LoadedModel, load
+from tests.loading.real_files import GEMMA3, QWEN2, RealFile, real_file
+
+PASSAGE = (
+    "Call me Ishmael. Some years ago, never mind how long precisely, having little or no money in "
+    "my purse, and nothing particular to interest me on shore, I thought I would sail about a "
+    "little and see the watery part of the world."
+)
+
+
+def loaded(file: RealFile, folder: Path) -> LoadedModel:
+    return load(real_file(file, folder))
+
+
+def perplexity(model: LoadedModel, text: str) -> float:
+    """Of a text's tokens after the first."""
+    token_ids = model.tokenizer.encode_prompt(text)
+    target = model.target
+    hidden = target.forward(mx.array(token_ids[:-1]), target.make_cache())
+    logits = target.logits(target.normalise(hidden)).astype(mx.float32)
+    logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
+    found = mx.take_along_axis(logprobs, mx.array(token_ids[1:])[:, None], axis=-1)
+    return float(np.exp(-np.array(found).mean()))
+
+
+@pytest.mark.slow
+def test_gemma_3_in_four_bits_continues_a_fact(tmp_path: Path) -> None:
+    """Q4_K, Q5_0, Q6_K and Q8_0 in one file; sliding windows; a SentencePiece vocabulary."""
+    model = loaded(GEMMA3, tmp_path)
+    reply = generate(model, "The capital of France is", raw=True, temperature=0, max_tokens=5)
+    assert "Paris" in reply.text
+    assert perplexity(model, PASSAGE) < 20
+
+
+@pytest.mark.slow
+def test_qwen_2_5_in_four_bits_writes_a_function(tmp_path: Path) -> None:
+    """Q4_K, Q5_0, Q6_K and Q8_0 in one file; biases; a byte-level vocabulary and a template."""
+    model = loaded(QWEN2, tmp_path)
+    question = "Write a Python function add(a, b) that returns the sum. Answer with code only."
+    reply = generate(model, question, temperature=0, max_tokens=30)
+    assert "def add(a, b):" in reply.text
+    assert "return a + b" in reply.text
+    assert perplexity(model, PASSAGE) < 20
