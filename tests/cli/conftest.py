@@ -61,3 +61,22 @@ def tiny_head(tiny: Path) -> Path:
     from tests.tiny_gguf import write_head
 
     return write_head(tiny.parent / "head.safetensors", tiny)
+
+
+@pytest.fixture(scope="session")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an MTP head of its own and a byte-level tokenizer; beside it `llama`, without
+    a head."""
+    from dataclasses import replace
+
+    from tests.families.assembled import assemble, write_checkpoint
+    from tests.families.qwen import QWEN3_5
+    from tests.tiny_folder import write_folder
+
+    folder = tmp_path_factory.mktemp("hybrid")
+    other = write_folder(folder / "llama")
+    recipe = replace(QWEN3_5, config={**QWEN3_5.config, "vocab_size": 257})
+    made = write_checkpoint(assemble(recipe), folder / "hybrid")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (made / name).write_bytes((other / name).read_bytes())
+    return made

@@ -1,0 +1,1 @@
+"""Checkpoints of Hugging Face as MLX checkpoints that keep their MTP heads."""
