@@ -4,10 +4,11 @@ import os
 import resource
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mtplx.loading.tensor_list import TensorEntry
+from mtplx.quant.formats import BLOCK_FORMATS
 
 # What loading holds for a moment beside the weights: matrices on their way into joined ones, and
 # buffers that MLX and the allocator keep. Measured as a share of the weights.
@@ -22,6 +23,8 @@ class MemoryNeed:
     """Bytes that a model takes.
 
     weights_bytes, head_bytes, shortlist_bytes: held as long as the model is.
+    state_bytes: what a text takes however long it is: windows when full, and recurrent states with
+        the places to come back to.
     cache_bytes_per_token: what each token of context adds, the head's own included; None where
         the metadata does not say.
     process_bytes: the interpreter and its libraries, without a model.
@@ -31,6 +34,7 @@ class MemoryNeed:
     weights_bytes: int
     head_bytes: int
     shortlist_bytes: int
+    state_bytes: int
     cache_bytes_per_token: int | None
     process_bytes: int
     loading_peak_bytes: int
@@ -38,7 +42,16 @@ class MemoryNeed:
     @property
     def held_bytes(self) -> int:
         """What the model holds before there is any context."""
-        return self.weights_bytes + self.head_bytes + self.shortlist_bytes
+        return self.weights_bytes + self.head_bytes + self.shortlist_bytes + self.state_bytes
+
+    def split(self, num_machines: int) -> "MemoryNeed":
+        """What each of several machines takes at least: the layers, which are split, are most."""
+        per_token = self.cache_bytes_per_token
+        return replace(
+            self,
+            weights_bytes=self.weights_bytes // num_machines,
+            cache_bytes_per_token=None if per_token is None else per_token // num_machines,
+        )
 
     def largest_context(self, limit_bytes: int) -> int | None:
         """How many tokens fit into so much memory beside the model; None where that is unknown."""
@@ -72,7 +85,7 @@ def held_bytes(entry: TensorEntry, *, packed: bool) -> int:
     """Bytes in memory of a GGUF tensor: kept packed for a GPU, expanded to float32 for a CPU."""
     if packed and entry.type in _BITS:
         return entry.size * _BITS[entry.type] // 8
-    return entry.size * 4
+    return entry.num_bytes if packed and entry.type in BLOCK_FORMATS else entry.size * 4
 
 
 def gguf_need(
@@ -97,24 +110,31 @@ def gguf_need(
         weights_bytes=weights,
         head_bytes=head_bytes,
         shortlist_bytes=shortlist_bytes,
+        state_bytes=0,
         cache_bytes_per_token=cache_bytes_per_token,
         process_bytes=process,
         loading_peak_bytes=process + on_disk + weights + transient,
     )
 
 
-def folder_need(entries: Iterable[TensorEntry], *, cache_bytes_per_token: int | None) -> MemoryNeed:
-    """What a folder takes: mlx-lm keeps tensors as they are stored."""
-    weights = sum(entry.num_bytes for entry in entries)
+def folder_need(
+    weights_bytes: int,
+    *,
+    head_bytes: int = 0,
+    state_bytes: int = 0,
+    cache_bytes_per_token: int | None = None,
+) -> MemoryNeed:
+    """What a folder takes: its tensors stay as mlx-lm's model takes them."""
     loaded = "mlx_lm" in sys.modules
     process = resident_bytes() + (0 if loaded else MLX_LM_BYTES)
     return MemoryNeed(
-        weights_bytes=weights,
-        head_bytes=0,
+        weights_bytes=weights_bytes,
+        head_bytes=head_bytes,
         shortlist_bytes=0,
+        state_bytes=state_bytes,
         cache_bytes_per_token=cache_bytes_per_token,
         process_bytes=process,
-        loading_peak_bytes=process + round(weights * (1 + TRANSIENT_SHARE)),
+        loading_peak_bytes=process + round((weights_bytes + head_bytes) * (1 + TRANSIENT_SHARE)),
     )
 
 

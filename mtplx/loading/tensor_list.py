@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mtplx.errors import CheckpointError
+from mtplx.models.quantisation import PackedShape, Stated, packing_of, scaled_paths
 
 if TYPE_CHECKING:
     from mtplx.loading.gguf_file import GgufFile
@@ -44,25 +45,23 @@ def safetensors_entries(path: Path) -> list[TensorEntry]:
     return [entry for file in files for entry in _entries(file)]
 
 
-def num_weights(entries: list[TensorEntry], group_size: int | None) -> int:
+def num_weights(entries: list[TensorEntry], stated: Stated) -> int:
     """How many weights the tensors stand for.
 
-    group_size: weights that share a scale, where some tensors are packed as MLX packs them:
-        `X.weight` are then codes, counted by their `X.scales`.
+    stated: what config.json says of matrices that are packed as MLX packs them, which are counted
+    by their scales. Raises CheckpointError where it is not known how one is packed.
     """
-    scaled = {entry.name.removesuffix(".scales") for entry in entries if _is_scales(entry)}
-    if not group_size or not scaled:
-        return sum(entry.size for entry in entries)
-    packed = {f"{base}.{part}" for base in scaled for part in ("weight", "biases")}
-    return sum(
-        entry.size * (group_size if _is_scales(entry) else 1)
-        for entry in entries
-        if entry.name not in packed
-    )
-
-
-def _is_scales(entry: TensorEntry) -> bool:
-    return entry.name.endswith(".scales")
+    by_name = {entry.name: entry for entry in entries}
+    total = sum(entry.size for entry in entries)
+    for path in scaled_paths(by_name):
+        parts = [by_name.get(f"{path}.{part}") for part in ("weight", "scales", "biases")]
+        codes, scales = parts[:2]
+        if codes is None or scales is None:
+            continue
+        shape = PackedShape(path, codes.shape[-1], scales.shape[-1], scales.type == "U8")
+        total += scales.size * packing_of(shape, stated).group_size
+        total -= sum(part.size for part in parts if part is not None)
+    return total
 
 
 def _entries(file: Path) -> Iterator[TensorEntry]:

@@ -85,3 +85,25 @@ def test_memory_of_a_folder_is_true(mtplx: Run, home: dict[str, str], tmp_path: 
 
     ratios = stated_and_measured(mtplx, home, write_folder(tmp_path / "model", hidden_size=1536))
     assert all(abs(ratio - 1) < 0.15 for ratio in ratios.values()), ratios
+
+
+def test_a_head_is_calibrated(mtplx: Run, hybrid: Path) -> None:
+    """On a text that is given, under every choice; without a head there is nothing to do."""
+    text = "How a head is fed is told by how well it foresees."
+    ran = mtplx("inspect", hybrid, "--calibrate", "--text", text)
+    shown = ran.out.decode()
+    assert ran.code == 0, ran.err
+    assert "replayed at 39 places" in shown
+    assert shown.count("after   before") == shown.count("before  after") == 1
+    assert "(halves of its input swapped)" in shown
+    for arguments, code, told in (
+        (["--no-load", "--calibrate"], 2, "--no-load"),
+        (["--text", text], 2, "--calibrate"),
+        (["--calibrate", "--text", "short"], 2, "5 tokens"),
+    ):
+        ran = mtplx("inspect", hybrid, *arguments)
+        assert (ran.code, ran.err.count("\n")) == (code, 1)
+        assert told in ran.err
+    ran = mtplx("inspect", hybrid.parent / "llama", "--calibrate")
+    assert ran.code == 1
+    assert "nothing to calibrate" in ran.err

@@ -6,9 +6,11 @@ import pytest
 
 from mtplx.errors import CheckpointError
 from mtplx.loading.describe import describe
+from mtplx.loading.head_file import HeadFile
 from mtplx.loading.load import load
 from mtplx.loading.tensor_list import TensorEntry, num_weights, safetensors_entries
 from mtplx.models.llama import LlamaTarget
+from mtplx.models.quantisation import Packing, Stated
 from tests.tiny_folder import CONFIG, write_folder
 from tests.tiny_gguf import DIMS, write_head, write_model
 
@@ -20,6 +22,7 @@ def test_a_gguf_file_is_what_its_metadata_says(tmp_path: Path) -> None:
     assert (found.name, found.architecture, found.licence) == ("Tiny", "llama", "cc0-1.0")
     assert (found.context_length, found.vocab_size) == (DIMS.context_length, DIMS.vocab_size)
     assert [(kind.type, kind.count) for kind in found.kinds] == [("F32", 20)]
+    assert found.num_parameters is not None
     assert found.kinds[0].disk_bytes == 4 * found.num_parameters
 
 
@@ -30,7 +33,7 @@ def test_bytes_in_memory_are_those_that_loading_takes(tmp_path: Path) -> None:
     need = describe(path, head=head, packed=mx.metal.is_available()).need
     model = load(path, head=head)
     assert isinstance(model.target, LlamaTarget)
-    assert model.head is not None
+    assert isinstance(model.head, HeadFile)
     assert model.shortlist is not None
     assert need.weights_bytes == sum(array.nbytes for array in model.target.arrays())
     assert need.head_bytes == sum(array.nbytes for array in model.head.weights.arrays())
@@ -55,6 +58,7 @@ def test_a_folder_is_what_its_files_say(tmp_path: Path) -> None:
     assert (found.architecture, found.licence) == ("llama", "mit")
     assert found.context_length == CONFIG["max_position_embeddings"]
     assert [(kind.type, kind.count) for kind in found.kinds] == [("F16", 20)]
+    assert found.num_parameters is not None
     assert found.need.weights_bytes == found.kinds[0].disk_bytes == 2 * found.num_parameters
     assert found.need.cache_bytes_per_token == 2 * 2 * 2 * 16 * 2
 
@@ -81,8 +85,10 @@ def test_packed_weights_count_as_what_they_stand_for() -> None:
         TensorEntry("a.biases", "F16", (8, 2), 32),
         TensorEntry("norm.weight", "F16", (128,), 256),
     ]
-    assert num_weights(entries, 64) == 8 * 128 + 128
-    assert num_weights(entries, None) == 8 * 16 + 2 * 16 + 128
+    assert num_weights(entries, Stated(Packing(4, 64))) == 8 * 128 + 128
+    assert num_weights(entries, Stated(Packing(8, 32))) == 8 * 64 + 128
+    with pytest.raises(CheckpointError, match="a may be"):
+        num_weights(entries, Stated())
 
 
 def test_damaged_folders_are_told_by_file(tmp_path: Path) -> None:

@@ -1,0 +1,179 @@
+"""What a folder of safetensors is, from its headers and config.json.
+
+The model is built with tensors that are never read: their shapes say what memory it takes, and a
+pass that is never computed what its state does.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+
+from mtplx.checkpoints import MAX_CHECKPOINT_BYTES, MAX_CHECKPOINTS
+from mtplx.errors import CheckpointError
+from mtplx.files import accessing
+from mtplx.loading.description import (
+    Description,
+    NativeHeadFacts,
+    kinds_of,
+    number_or_none,
+    text_or_none,
+)
+from mtplx.loading.fingerprint import fingerprint
+from mtplx.loading.memory import MemoryNeed, folder_need
+from mtplx.loading.native_folder import OpenedFolder, open_native_folder, opened_head
+from mtplx.loading.stored_tensors import read_config
+from mtplx.loading.tensor_list import TensorEntry, num_weights, safetensors_entries
+from mtplx.models.cache_need import CacheNeed, caches_need, model_need
+from mtplx.models.family import text_config
+from mtplx.models.mlx_lm_model import fill
+from mtplx.models.native_head import HeadParts
+from mtplx.models.quantisation import stated_packings
+
+_MTP_NAME = re.compile(r"(^|\.)(mtp|mtp_layers|nextn)\.")  # of heads of families not known here
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A folder's model and head, with tensors that have not been read."""
+
+    opened: OpenedFolder
+    head: HeadParts | None
+    num_parameters: int
+    weights_bytes: int
+    head_bytes: int
+    state: CacheNeed
+
+
+def describe_folder(path: Path) -> Description:
+    """The checkpoint in a folder. Raises CheckpointError for files that cannot be read; what else
+    keeps it from being loaded is no error here."""
+    config = read_config(path)
+    sizes = text_config(config)
+    entries = safetensors_entries(path)
+    built, failure = None, None
+    try:
+        built = _built(path)
+    except CheckpointError as error:
+        failure = str(error)
+    head = None if built is None else _head_facts(built)
+    split = None if built is None else built.opened.split
+    return Description(
+        path=path,
+        container="safetensors",
+        architecture=text_or_none(config.get("model_type")),
+        name=text_or_none(config.get("_name_or_path")),
+        licence=_licence(path),
+        num_parameters=_counted(entries, config) if built is None else built.num_parameters,
+        context_length=number_or_none(sizes.get("max_position_embeddings")),
+        vocab_size=number_or_none(sizes.get("vocab_size")),
+        trunk=fingerprint(path),
+        head=None,
+        num_mtp_tensors=_num_head_tensors(entries, built),
+        kinds=kinds_of(entries, lambda entry: entry.num_bytes, None),
+        need=_need(entries, built),
+        family=None if split is None or split.family is None else split.family.name,
+        native_head=head,
+        no_head_reason=failure if split is None else split.no_head_reason,
+    )
+
+
+def folder_memory(path: Path) -> MemoryNeed:
+    """What a folder of safetensors takes. Raises CheckpointError and FileAccessError."""
+    with accessing("read", path):
+        return _need([], _built(path))
+
+
+def _built(path: Path) -> _Built:
+    opened = open_native_folder(path)
+    head = opened_head(opened)
+    num_parameters = _num_parameters(opened.model)
+    state = CacheNeed()
+    head_bytes = 0
+    if head is not None:
+        num_parameters += _num_parameters(head.tree)
+        fill(head.tree, head.weights, opened.config)
+        head_bytes = sum(array.nbytes for array in head.weights.values())
+        state += _head_state(opened, head)
+    fill(opened.model, opened.weights, opened.config)
+    return _Built(
+        opened=opened,
+        head=head,
+        num_parameters=num_parameters,
+        weights_bytes=sum(array.nbytes for array in opened.weights.values()),
+        head_bytes=head_bytes,
+        state=state + model_need(opened.model),
+    )
+
+
+def _num_parameters(module: Any) -> int:
+    from mlx.utils import tree_flatten
+
+    named: Any = tree_flatten(module.parameters())
+    return sum(array.size for _, array in named)
+
+
+def _head_state(opened: OpenedFolder, head: HeadParts) -> CacheNeed:
+    """Of every module of the head, whose rows are of the dtype that its norms give."""
+    width = text_config(opened.config)["hidden_size"]
+    total = CacheNeed()
+    for part, block in zip(head.tree.parts, head.blocks, strict=True):
+        row = mx.zeros((1, 1, width), part.hidden_norm.weight.dtype)
+        caches = block.make_cache()
+        block.run(row, caches)
+        total += caches_need(caches)
+    return total
+
+
+def _need(entries: list[TensorEntry], built: _Built | None) -> MemoryNeed:
+    """By the model, or by the files alone where it cannot be built."""
+    if built is None:
+        return folder_need(sum(entry.num_bytes for entry in entries))
+    state = built.state
+    checkpoints = min(MAX_CHECKPOINTS * state.recurrent, MAX_CHECKPOINT_BYTES)
+    return folder_need(
+        weights_bytes=built.weights_bytes,
+        head_bytes=built.head_bytes,
+        state_bytes=state.windows + state.recurrent + max(checkpoints, state.recurrent),
+        cache_bytes_per_token=state.per_token,
+    )
+
+
+def _head_facts(built: _Built) -> NativeHeadFacts | None:
+    stored = built.opened.split.head
+    if stored is None:
+        return None
+    return NativeHeadFacts(
+        num_modules=stored.num_modules,
+        hidden_stage=stored.family.hidden_stage,
+        files=stored.paths,
+        embedded=stored.embedded,
+        num_bytes=built.head_bytes,
+        note=stored.note,
+    )
+
+
+def _num_head_tensors(entries: list[TensorEntry], built: _Built | None) -> int:
+    if built is not None and built.opened.split.head is not None:
+        return len(built.opened.split.head.tensors)
+    return sum(_MTP_NAME.search(entry.name) is not None for entry in entries)
+
+
+def _counted(entries: list[TensorEntry], config: Mapping[str, Any]) -> int | None:
+    try:
+        return num_weights(entries, stated_packings(config))
+    except CheckpointError:  # packed in a way that is not known, or that several may be
+        return None
+
+
+def _licence(path: Path) -> str | None:
+    """The licence that a model card states at its beginning."""
+    card = path / "README.md"
+    if not card.is_file():
+        return None
+    front = card.read_text("utf-8", "replace").split("---")
+    match = re.search(r"^license:\s*(\S+)", front[1], re.MULTILINE) if len(front) > 2 else None
+    return match[1] if match else None
