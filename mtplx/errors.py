@@ -12,7 +12,11 @@ MtplxError
 ├── MemoryLimitError    a model that this machine's memory cannot hold
 ├── PromptTooLongError  more tokens than the context holds
 ├── RollbackError       a cache that cannot undo what it was asked to undo
+├── PromptCacheError    a saved prompt cache that is damaged or not of this model
 ├── FileAccessError     a file or folder that cannot be read or written
+├── DistributedError    machines that do not fit together, or lost each other
+├── ProfileError        a tuned profile that cannot be understood
+├── NoGpuError          what only a Metal GPU can do, on a machine without one
 └── TrainingError       training that cannot start or go on
 """
 
@@ -69,8 +73,24 @@ class RollbackError(MtplxError):
     """A cache that cannot undo what it was asked to undo."""
 
 
+class PromptCacheError(MtplxError):
+    """A saved prompt cache that is damaged, or belongs to another model."""
+
+
 class FileAccessError(MtplxError):
     """A file or folder that cannot be read or written."""
+
+
+class DistributedError(MtplxError):
+    """Machines that do not fit together, or have lost each other."""
+
+
+class ProfileError(MtplxError):
+    """A file that should be a tuned profile and is none."""
+
+
+class NoGpuError(MtplxError):
+    """Something that only a Metal GPU can do was asked of a machine without one."""
 
 
 class TrainingError(MtplxError):

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -56,6 +57,21 @@ def generate(
             help="The model's own (model), or after temperature, filters and the like (sampling).",
         ),
     ] = "model",
+    distributed: Annotated[
+        bool,
+        typer.Option(
+            "--distributed",
+            help="Split the model over the machines that mlx.launch started this on.",
+        ),
+    ] = False,
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Go on from what was read into this file, and put there what is read now.",
+            show_default="none",
+        ),
+    ] = None,
     stats: Annotated[
         bool | None,
         typer.Option(
@@ -71,11 +87,18 @@ def generate(
     """
     params = replace(request.params(), logprobs=logprobs, logprobs_of=logprobs_of)
     _check(request, params, raw=raw, json=json, n=n)
-    text = read_prompt(prompt, keep_end=raw)
-    model, request, settled = _opened(request, raw=raw)
+    if prompt_cache is not None and not prompt_cache.parent.is_dir():
+        raise UsageError(f"There is no folder {prompt_cache.parent} for --prompt-cache. Make it.")
+    # mlx.launch gives every process a standard input that does not end.
+    text = read_prompt(prompt, keep_end=raw, piped=not distributed)
+    model, request, settled = _opened(request, raw=raw, distributed=distributed)
     params = replace(settled, logprobs=logprobs, logprobs_of=logprobs_of)
     shows_stats = stats if stats is not None else is_terminal(sys.stderr)
-    for place, events in enumerate(_replies(model, request, params, text, raw=raw, n=n), 1):
+    says_profile = request.depth is None and (shows_stats or model.depth_costs is None)
+    if says_profile and model.profile_note is not None:
+        notice(model.profile_note)
+    replies = _replies(model, request, params, text, raw=raw, n=n, prompt_cache=prompt_cache)
+    for place, events in enumerate(replies, 1):
         if n > 1 and not json:
             notice(f"Reply {place} of {n}:")
         result = _reply(events, quiet=json, ends_line=n > 1)
@@ -97,32 +120,51 @@ def _check(request: Request, params: SamplingParams, *, raw: bool, json: bool, n
         raise UsageError("--raw leaves out the chat template, and with it --system. Choose one.")
 
 
-def _opened(request: Request, *, raw: bool) -> "tuple[LoadedModel, Request, SamplingParams]":
+def _opened(
+    request: Request, *, raw: bool, distributed: bool
+) -> "tuple[LoadedModel, Request, SamplingParams]":
     """The model, and the request with what the settings file and the model's makers say."""
     from mtplx.cli.effective import effective_settings
 
     import_module("mlx.core")  # where that fails, it does before anything is fetched
     effective = effective_settings(request.model, request)
-    model = load_model(request.model, effective.head)
+    model = load_model(request.model, effective.head, distributed=distributed)
     depth = effective.depth(can_draft=model.can_draft or not request.drafts().uses_head)
     system = None if raw else effective.system
     return model, replace(request, system=system, depth=depth), effective.params
 
 
 def _replies(
-    model: "LoadedModel", request: Request, params: SamplingParams, text: str, *, raw: bool, n: int
+    model: "LoadedModel",
+    request: Request,
+    params: SamplingParams,
+    text: str,
+    *,
+    raw: bool,
+    n: int,
+    prompt_cache: Path | None,
 ) -> "Iterator[Iterator[TextEvent]]":
-    from mtplx.generate import stream_samples
+    """The replies one by one; after the last the prompt cache is written, where there is one."""
+    from mtplx.generate import EncodedPrompt, encode_prompt, stream_samples
+    from mtplx.prompt_cache import load_prompt_cache, save_prompt_cache
 
-    return stream_samples(
+    message = request.messages(text) if request.system else text
+    token_ids = encode_prompt(model.tokenizer, message, raw=raw)
+    if prompt_cache is not None and prompt_cache.exists():
+        state = load_prompt_cache(prompt_cache, model, token_ids)
+    else:
+        state = model.new_state(token_ids)
+    yield from stream_samples(
         model,
-        request.messages(text) if request.system else text,
+        EncodedPrompt(token_ids),
         params,
         n=n,
         depth=request.depth,
         draft=request.drafts(),
-        raw=raw,
+        state=state,
     )
+    if prompt_cache is not None:
+        save_prompt_cache(state, model, prompt_cache)
 
 
 def _reply(events: "Iterator[TextEvent]", *, quiet: bool, ends_line: bool) -> "Result":
