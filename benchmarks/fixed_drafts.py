@@ -10,7 +10,7 @@ from mtplx.draft_options import DraftOptions
 from mtplx.drafting import Drafting
 from mtplx.params import SamplingParams
 from mtplx.sampling import History, warp
-from mtplx.speculation import Draft, Drafter, DraftInput, DrawDraft
+from mtplx.speculation import Draft, Drafter, DraftInput, DrawDraft, HiddenStage, Snapshot
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
 
@@ -34,6 +34,10 @@ class Watch:
     seen: list[dict[str, float]] = field(default_factory=list)
 
     @property
+    def hidden_stage(self) -> HiddenStage:
+        return self.inner.hidden_stage
+
+    @property
     def support(self) -> mx.array | None:
         return self.inner.support
 
@@ -53,6 +57,15 @@ class Watch:
 
     def rewind(self, num_rows: int) -> None:
         self.inner.rewind(num_rows)
+
+    def reachable(self, num_rows: int) -> int:
+        return self.inner.reachable(num_rows)
+
+    def snapshot(self, *, whole: bool = False) -> Snapshot:
+        return self.inner.snapshot(whole=whole)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.inner.restore(snapshot)
 
     def propose(self, rows: DraftInput, num_tokens: int, draw: DrawDraft) -> Draft:
         before, found = self.inner.num_rows, {}

@@ -184,12 +184,12 @@ def _sampling(name: str, value: object) -> object:
     return getattr(SamplingParams(**{name: value}), name)  # type: ignore[arg-type]  # checked there
 
 
-def _depth(name: str, value: object) -> int:
-    if value == "off":
-        return 0
+def _depth(name: str, value: object) -> int | str:
+    if value in ("auto", "off"):
+        return 0 if value == "off" else "auto"
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ConfigError(
-            f'{name} is {value!r}, but must be a whole number of 0 or more, or "off".'
+            f'{name} is {value!r}, but must be a whole number of 0 or more, "auto" or "off".'
         )
     return value
 

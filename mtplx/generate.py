@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import overload
 
 from mtplx.decode import decode
-from mtplx.depth import fixed_depth
+from mtplx.depth import DepthPolicy
 from mtplx.draft_options import DraftOptions
 from mtplx.loading.load import LoadedModel, load
 from mtplx.loading.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ from mtplx.logprobs import TokenLogprobs
 from mtplx.params import SamplingParams
 from mtplx.request import MAX_DEPTH as MAX_DEPTH
 from mtplx.request import EncodedPrompt as EncodedPrompt
-from mtplx.request import checked_depth, checked_params, with_breakers
+from mtplx.request import checked_depth, checked_params, depth_name, depth_policy, with_breakers
 from mtplx.request import encode_prompt as encode_prompt
 from mtplx.result import Result as Result
 from mtplx.result import ScoredToken
@@ -37,7 +37,7 @@ def generate(
     params: SamplingParams | None = None,
     *,
     n: None = None,
-    depth: int | None = None,
+    depth: int | str | DepthPolicy | None = None,
     draft: DraftOptions | None = None,
     state: DecodeState | None = None,
     raw: bool = False,
@@ -53,7 +53,7 @@ def generate(
     params: SamplingParams | None = None,
     *,
     n: int,
-    depth: int | None = None,
+    depth: int | str | DepthPolicy | None = None,
     draft: DraftOptions | None = None,
     state: DecodeState | None = None,
     raw: bool = False,
@@ -68,7 +68,7 @@ def generate(
     params: SamplingParams | None = None,
     *,
     n: int | None = None,
-    depth: int | None = None,
+    depth: int | str | DepthPolicy | None = None,
     draft: DraftOptions | None = None,
     state: DecodeState | None = None,
     raw: bool = False,
@@ -104,7 +104,7 @@ def stream_samples(
     params: SamplingParams | None = None,
     *,
     n: int,
-    depth: int | None = None,
+    depth: int | str | DepthPolicy | None = None,
     draft: DraftOptions | None = None,
     state: DecodeState | None = None,
     raw: bool = False,
@@ -125,13 +125,15 @@ def stream_samples(
         prompt = EncodedPrompt(encode_prompt(loaded.tokenizer, prompt, raw=raw))
     used = state if state is not None else loaded.new_state(list(prompt.token_ids))
     seed = chosen.seed if chosen.seed is not None else fresh_seed()
-    checked_depth(loaded, depth, draft or DraftOptions(), used)
+    options = draft or DraftOptions()
+    if not isinstance(depth, DepthPolicy):
+        checked_depth(loaded, depth, options, used)
     return (
         stream(
             loaded,
             prompt,
             replace(chosen, seed=sample_seed(seed, i)),
-            depth=depth,
+            depth=depth_policy(loaded, depth, options, chosen, used),
             draft=draft,
             state=used,
             interrupted=interrupted,
@@ -146,7 +148,7 @@ def stream(
     prompt: str | Sequence[Message] | EncodedPrompt,
     params: SamplingParams | None = None,
     *,
-    depth: int | None = None,
+    depth: int | str | DepthPolicy | None = None,
     draft: DraftOptions | None = None,
     state: DecodeState | None = None,
     raw: bool = False,
@@ -159,8 +161,10 @@ def stream(
     model: what `load` gave, or anything it takes.
     prompt: a conversation, or one message of a user; a plain text to be continued with `raw` or
         where the model has no chat template; or token ids.
-    depth: tokens drafted per round at most, 0 for plain decoding; None is the default where the
-        model has an MTP head or the draft needs none, else 0.
+    depth: tokens drafted per round, 0 for plain decoding; "auto", which None is too, takes for
+        each round as many as are expected to be fastest, or a policy decides. What auto learns
+        stays with `state`. With a seed it goes by the text and the profile alone, not by the clock,
+        so that the seed gives the same text again.
     draft: who drafts, and how; None leaves it to the default.
     state: from `model.new_state()`; what it shares with the prompt is not computed again. One for
         each conversation, used by one stream at a time.
@@ -176,11 +180,11 @@ def stream(
     loaded = model if isinstance(model, LoadedModel) else load(model)
     chosen = with_breakers(chosen, loaded.tokenizer)
     draft = draft or DraftOptions()
-    num_drafted = checked_depth(loaded, depth, draft, state)
     if not isinstance(prompt, EncodedPrompt):
         prompt = EncodedPrompt(encode_prompt(loaded.tokenizer, prompt, raw=raw))
     used = state if state is not None else loaded.new_state(list(prompt.token_ids))
-    return _events(loaded, used, prompt, chosen, num_drafted, draft, interrupted, progress)
+    policy = depth_policy(loaded, depth, draft, chosen, used)
+    return _events(loaded, used, prompt, chosen, policy, draft, interrupted, progress)
 
 
 def _events(
@@ -188,12 +192,12 @@ def _events(
     state: DecodeState,
     prompt: EncodedPrompt,
     params: SamplingParams,
-    depth: int,
+    policy: DepthPolicy,
     draft: DraftOptions,
     interrupted: Callable[[], bool] | None,
     progress: Progress | None,
 ) -> Iterator[TextEvent]:
-    stats = DecodeStats()
+    stats, depth = DecodeStats(), depth_name(policy)
     seed = params.seed if params.seed is not None else fresh_seed()
     reply = ReplyText(model.tokenizer, params.stop, show=prompt.show)
     logprobs: list[ScoredToken] = []
@@ -208,8 +212,8 @@ def _events(
         prompt.token_ids,
         params,
         seed=seed,
-        depth=fixed_depth(depth),
-        drafting=depth > 0,
+        depth=policy,
+        drafting=depth != 0,
         stop_ids=model.tokenizer.stop_ids,
         stats=stats,
         draft=draft,
@@ -223,6 +227,8 @@ def _events(
             stats.num_tokens = len(reply.token_ids)  # without what is behind a stop string
             if reason is None and interrupted is not None and interrupted():
                 reason = reply.end("interrupted")
+            if reason is not None:
+                state.catch_up()
             result = finished(reason) if reason is not None else None
             told = tuple(logprobs[num_told : len(reply.token_ids)])
             yield TextEvent(*reply.take(), result, told)

@@ -4,17 +4,25 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from mtplx.auto_depth import AutoDepth
+from mtplx.blas import serving
+from mtplx.costs import CostCurve, Priors
+from mtplx.depth import MAX_DEPTH as MAX_DEPTH
+from mtplx.depth import DepthPolicy, FixedDepth, fixed_depth
 from mtplx.draft_options import DraftOptions
 from mtplx.errors import SamplingError, UsageError
-from mtplx.loading.load import DEFAULT_DEPTH, LoadedModel
+from mtplx.loading.experts import experts_of
+from mtplx.loading.load import LoadedModel
 from mtplx.loading.tokenizer import Tokenizer
+from mtplx.pace import Pace
 from mtplx.params import SamplingParams
+from mtplx.shipped_costs import SHIPPED_PRIORS, Experts, machine_kind, shipped_curve
 from mtplx.state import DecodeState
 from mtplx.text.breakers import breaker_ids
 from mtplx.text.prompt import encode_chat
 from mtplx.text.template import Message
 
-MAX_DEPTH = 16  # far deeper than drafting pays
+AUTO = "auto"  # a depth: whichever is expected to be fastest
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +68,20 @@ def with_breakers(params: SamplingParams, tokenizer: Tokenizer) -> SamplingParam
 
 
 def checked_depth(
-    model: LoadedModel, depth: int | None, draft: DraftOptions, state: DecodeState | None
-) -> int:
-    """How many tokens to draft at most. Raises UsageError for a depth that cannot be had."""
+    model: LoadedModel, depth: int | str | None, draft: DraftOptions, state: DecodeState | None
+) -> int | str:
+    """Tokens to draft in a round, or AUTO, also for None; 0 for AUTO with nothing to draft with.
+
+    Raises UsageError for a depth that cannot be had.
+    """
     has_head = model.can_draft and (state is None or state.drafter is not None)
     can_draft = has_head or not draft.uses_head
-    if depth is None:
-        return DEFAULT_DEPTH if can_draft else 0
+    if depth is None or depth == AUTO:
+        return AUTO if can_draft else 0
     if isinstance(depth, bool) or not isinstance(depth, int) or not 0 <= depth <= MAX_DEPTH:
         raise UsageError(
-            f"depth is {depth!r}, but must be a whole number from 0 (plain decoding) to "
-            f"{MAX_DEPTH}."
+            f"depth is {depth!r}, but must be {AUTO!r} or a whole number from 0 (plain decoding) "
+            f"to {MAX_DEPTH}."
         )
     if depth > 0 and not can_draft:
         reason = model.no_head_reason or "this state has no drafter."
@@ -79,3 +90,52 @@ def checked_depth(
             "The draft mode 'lookup' needs no head."
         )
     return depth
+
+
+def depth_policy(
+    model: LoadedModel,
+    depth: int | str | DepthPolicy | None,
+    draft: DraftOptions,
+    params: SamplingParams,
+    state: DecodeState,
+) -> DepthPolicy:
+    """How deep to draft a request on this state; what AUTO learnt there before, it goes on with.
+
+    With a seed of the request's own AUTO goes by nothing but the text and the stored curve, so that
+    the seed gives one text; where any depth gives the same text, it need not.
+    Raises UsageError for a depth that cannot be had.
+    """
+    if isinstance(depth, DepthPolicy):
+        return depth
+    checked = checked_depth(model, depth, draft, state)
+    if isinstance(checked, int):
+        return fixed_depth(checked)
+    curve, priors = _expected(model)
+    if params.seed is not None and params.draws_randomly and params.law != "coupled":
+        return AutoDepth(Pace(curve), priors, uses_clock=False)
+    pace = model.paces.of(curve, is_tuned=model.depth_costs is not None)
+    if not isinstance(state.policy, AutoDepth) or state.policy.pace is not pace:
+        state.policy = AutoDepth(pace, priors)
+    return state.policy
+
+
+def depth_name(policy: DepthPolicy) -> int | str:
+    """A policy as `checked_depth` has it."""
+    return policy.most if isinstance(policy, FixedDepth) else AUTO
+
+
+def _expected(model: LoadedModel) -> tuple[CostCurve, Priors]:
+    """What rounds cost and how often drafts are accepted, before this text has told."""
+    if model.depth_costs is not None:
+        unpredictable = {"unpredictable": SHIPPED_PRIORS["unpredictable"]}
+        return model.depth_costs.curve, {**unpredictable, **model.depth_costs.priors}
+    found = experts_of(model.path)
+    return shipped_curve(_machine(), None if found is None else Experts(*found)), SHIPPED_PRIORS
+
+
+def _machine() -> str:
+    import mlx.core as mx
+
+    if mx.default_device() == mx.cpu:
+        return machine_kind("cpu", serving().name, "")
+    return machine_kind("gpu", "", str(mx.device_info().get("architecture", "")))

@@ -36,8 +36,10 @@ class Result:
     token_ids: every emitted id, the end token or the token that completed a stop string last.
     finish_reason: "stop" (an end token or a stop string), "length" (max_tokens, or the context is
         full) or "interrupted".
-    depth: tokens drafted per round; 0 is plain decoding.
-    seed: the one that was used; with it the same request gives the same text.
+    depth: tokens drafted per round, 0 is plain decoding, or "auto".
+    seed: the one that was used; a request with this seed gives the same text again. Where none was
+        asked for, "auto" had an eye on the clock as well: then that holds at temperature 0 and
+        with the law "coupled" only.
     logprobs: one for each id where the request asks for them, else none.
     """
 
@@ -45,7 +47,7 @@ class Result:
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str
-    depth: int
+    depth: int | str
     law: str
     seed: int
     stats: DecodeStats
@@ -104,6 +106,8 @@ class Result:
             "acceptance_per_position": self.acceptance_per_position,
             "draft_mode": self.draft_mode,
             "drafts": {name: asdict(count) for name, count in stats.sources.items()},
+            "depths": {str(depth): stats.depths[depth] for depth in sorted(stats.depths)},
+            "depth_reasons": dict(stats.reasons),
             "fallbacks": dict(stats.fallbacks),
             "timings": {
                 "prefill_s": stats.prefill_s,

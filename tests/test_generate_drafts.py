@@ -70,7 +70,7 @@ def test_repetitions_are_drafted_without_a_head(model: LoadedModel) -> None:
         draft = DraftOptions("lookup")
         result = generate(headless, PROMPT, greedy, depth=depth, draft=draft, raw=True)
         assert result.token_ids == plain
-        assert result.depth > 0
+        assert result.depth == (5 if depth else "auto")
         assert result.draft_mode == "lookup"
     with pytest.raises(UsageError, match=r"it has none\. .*'lookup' needs no head"):
         stream(headless, PROMPT, greedy, depth=2, draft=DraftOptions("greedy"))

@@ -25,7 +25,9 @@ def opening(conversation: Conversation) -> list[str]:
     model = conversation.model
     told = [drafting(conversation)] if conversation.can_draft else []
     is_told = conversation.settings.thinks is not None and conversation.thinking_switch is None
-    reasons = [model.no_head_reason, model.context_note, NO_SWITCH if is_told else None]
+    unused = model.profile_note if model.depth_costs is None else None
+    switch = NO_SWITCH if is_told else None
+    reasons = [model.no_head_reason, model.context_note, unused, switch]
     return [*told, *(_sentence(reason) for reason in reasons if reason is not None)]
 
 
@@ -34,7 +36,13 @@ def drafting(conversation: Conversation) -> str:
     if not conversation.can_draft:
         return "MTP off, no head"
     source = "MTP head" if conversation.settings.draft.uses_head else "Drafts from repetitions"
-    return f"{source}, depth {conversation.depth}" if conversation.depth else "MTP off"
+    return f"{source}, {_depth(conversation)}" if conversation.depth else "MTP off"
+
+
+def _depth(conversation: Conversation) -> str:
+    tuned = conversation.model.depth_costs
+    by = f" by the profile {tuned.name}" if conversation.depth == "auto" and tuned else ""
+    return f"depth {conversation.depth}{by}"
 
 
 def last_turn(conversation: Conversation) -> tuple[str, str]:
@@ -78,7 +86,7 @@ def totals(conversation: Conversation) -> list[str]:
     state = conversation.state
     num_cached = len(state.token_ids) if state else 0
     cache_bytes = state.num_bytes if state else 0
-    depth = f"depth {conversation.depth}" if conversation.depth else "off"
+    depth = _depth(conversation) if conversation.depth else "off"
     accepted = f", acceptance length {stats.acceptance_length:.2f}" if stats.drafted else ""
     fallbacks = [f"{name} {count:,}" for name, count in sorted(stats.fallbacks.items())]
     lines = {
@@ -89,13 +97,14 @@ def totals(conversation: Conversation) -> list[str]:
         "Prompts": f"{_count(stats.num_prompt_tokens, 'token')}, of which "
         f"{stats.num_reused_tokens:,} reused",
         "Drafting": depth + accepted + _shares(stats.acceptance_per_position),
+        "Rounds": stats.depths_told if stats.drafted else "",
         "Fallbacks": ", ".join(fallbacks) or "none",
         "Sampling": f"law {params.law}, temperature {params.temperature:g}, seed "
         f"{conversation.seed}",
         "Caches": f"{cache_bytes / _MEGABYTE:.1f} MB, {num_cached:,} of "
         f"{conversation.context:,} tokens",
     }
-    return [_row(name, text) for name, text in lines.items()]
+    return [_row(name, text) for name, text in lines.items() if text]
 
 
 def usage(conversation: Conversation) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mtplx.chat.archive import Archive, ConversationFile
 from mtplx.chat.context import Fitted, Room, fit
-from mtplx.chat.memory import cache_bytes_per_token, free_bytes, tokens_that_fit
+from mtplx.chat.memory import cache_bytes_per_token, free_bytes, growing_bytes, tokens_that_fit
 from mtplx.chat.settings import Settings, settings_to_plain
 from mtplx.chat.totals import add_stats
 from mtplx.chat.transcript import Record, Transcript, perform, records_of
@@ -112,8 +112,8 @@ class Conversation:
         return self.model.can_draft or not self.settings.draft.uses_head
 
     @property
-    def depth(self) -> int:
-        """Tokens drafted per round at most; 0 is plain decoding."""
+    def depth(self) -> int | str:
+        """Tokens drafted per round, or "auto"; 0 is plain decoding."""
         from mtplx.request import checked_depth
 
         settings = self.settings
@@ -212,6 +212,7 @@ class Conversation:
 
         def reply(cancelled: Callable[[], bool]) -> Iterator["Begun | TextEvent"]:
             from mtplx.generate import EncodedPrompt, stream
+            from mtplx.request import depth_policy
 
             room = self._room(context)
             fitted = fit(
@@ -230,7 +231,7 @@ class Conversation:
                 self.model,
                 EncodedPrompt(fitted.token_ids, tag_ids(tokenizer, self.tags)),
                 replace(params, max_tokens=fitted.max_tokens),
-                depth=depth,
+                depth=depth_policy(self.model, depth, settings.draft, settings.params, self.state),
                 draft=settings.draft,
                 state=self.state,
                 interrupted=cancelled,
@@ -246,7 +247,7 @@ class Conversation:
         """What of the context the memory can hold now; for the worker's thread."""
         if self._bytes_per_token is None:
             self._bytes_per_token = cache_bytes_per_token(self.model.target)
-        held_bytes = self.state.num_bytes if self.state is not None else 0
+        held_bytes = growing_bytes(self.state.cache) if self.state is not None else 0
         holds = tokens_that_fit(self._bytes_per_token, held_bytes, free_bytes())
         return Room(context) if context <= holds else Room(holds, is_memory=True)
 

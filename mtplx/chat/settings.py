@@ -18,7 +18,7 @@ class Settings:
     """What a command changes takes effect with the next reply.
 
     params: its seed may be None: each conversation then takes a fresh one.
-    depth: tokens drafted per round; None is what usually pays.
+    depth: tokens drafted per round; None is what is expected to be fastest, round by round.
     drafts: whether to draft at all, where there is something to draft with. draft: how.
     system: what the model is told beforehand; None is the chat template's own.
     thinks: whether the template is told to have the model think; None leaves it to the template.

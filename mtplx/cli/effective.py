@@ -50,7 +50,7 @@ class Effective:
     path: Path | None
 
     def depth(self, *, can_draft: bool) -> int | None:
-        """Tokens drafted per round, 0 for plain decoding; None for what usually pays.
+        """Tokens drafted per round, 0 for plain decoding; None for what is expected to be fastest.
 
         can_draft: whether there is something to draft with. What the settings file wants gives way
         where there is not; a flag does not, so that an error can say why.

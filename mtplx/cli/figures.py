@@ -20,6 +20,8 @@ def figures(result: "Result") -> str:
             f"{result.acceptance_length:.2f} tokens per round"
             + (f", accepted {accepted}" if accepted else "")
         )
+        if result.depth == "auto":
+            parts.append(f"rounds by depth {stats.depths_told}")
     else:
         parts.append("no drafting")
     if result.finish_reason != "stop":

@@ -26,14 +26,14 @@ DRAFTING = "Drafting"
 _More = ParamSpec("_More")
 
 
-def parse_depth(text: str) -> int:
-    """A draft depth from the command line: a number, or "off" for 0."""
-    if text == "off":
-        return 0
+def parse_depth(text: str) -> int | None:
+    """A draft depth from the command line: a number, "off" for 0, or "auto" for None."""
+    if text in ("auto", "off"):
+        return 0 if text == "off" else None
     try:
         return int(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is neither a number nor 'off'.") from error
+        raise typer.BadParameter(f"{text!r} is neither a number nor 'auto' or 'off'.") from error
 
 
 Model = Annotated[
@@ -55,9 +55,10 @@ Depth = Annotated[
     int | None,
     typer.Option(
         parser=parse_depth,
-        metavar="N|off",
-        help="Tokens to draft per round; off is plain decoding.",
-        show_default="what pays on most machines",
+        metavar="auto|N|off",
+        help="Tokens to draft per round; off is plain decoding. auto is what is expected to be "
+        "fastest, round by round; with --seed it goes by the text and the profile, not the clock.",
+        show_default="auto",
     ),
 ]
 

@@ -1,29 +1,36 @@
 """A model ready to decode: trunk, MTP head if there is one for it, tokenizer."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import mlx.core as mx
 
+from mtplx.costs import Tuned
 from mtplx.errors import FileAccessError, HeadError, MemoryLimitError
 from mtplx.loading.find_head import head_candidates
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.memory import MemoryNeed, memory_limit_bytes
 from mtplx.loading.progress import Progress
 from mtplx.loading.resolve import NOWHERE, Places, resolve
-from mtplx.models.head import HeadDrafter, Shortlist, make_shortlist, widen
+from mtplx.loading.sharded import check_alike, join
+from mtplx.loading.tuned import with_profile
+from mtplx.models.drafter import HeadDrafter
 from mtplx.models.llama import LlamaTarget
+from mtplx.models.mlx_lm_target import MlxLmTarget
+from mtplx.models.shortlist import Shortlist, frequent_ids, make_shortlist, widen
+from mtplx.pace import Paces
 from mtplx.speculation import Target
 from mtplx.state import DecodeState
 
 if TYPE_CHECKING:
+    from mtplx.loading.gguf_model import GgufModel
     from mtplx.loading.head_file import HeadFile
+    from mtplx.loading.native_folder import FolderModel, NativeHeadFile
     from mtplx.loading.tokenizer import Tokenizer
 
 SMALLEST_CONTEXT = 256  # a conversation with less is none
-DEFAULT_DEPTH = 2  # what pays on most machines until a profile says better
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +39,22 @@ class LoadedModel:
 
     head: None where there is none for this trunk; `no_head_reason` then says why in one line.
     context_note: why the target's context is shorter than the model's own, in one line; else None.
+    depth_costs: what a profile of this machine says of it; `profile_note` says in one line which
+        that is, or why one that is there is not used. paces: what this process learnt since.
     """
 
     name: str
     path: Path
     target: Target
     tokenizer: "Tokenizer"
-    head: "HeadFile | None"
+    head: "HeadFile | NativeHeadFile | None"
     no_head_reason: str | None
     shortlist: Shortlist | None
     load_s: float
     context_note: str | None = None
+    depth_costs: Tuned | None = None
+    profile_note: str | None = None
+    paces: Paces = field(default_factory=Paces, compare=False)
 
     @property
     def can_draft(self) -> bool:
@@ -50,12 +62,13 @@ class LoadedModel:
 
     def new_state(self, prompt_ids: list[int] | None = None) -> DecodeState:
         """Empty caches, and a drafter that may also draft the tokens of `prompt_ids`."""
-        drafter = None
-        if self.head is not None and self.shortlist is not None:
-            assert isinstance(self.target, LlamaTarget)
-            shortlist = widen(self.shortlist, self.target.lm_head, prompt_ids or [])
-            drafter = HeadDrafter(self.target, self.head.weights, shortlist)
-        return DecodeState(self.target, drafter)
+        if self.head is None:
+            return DecodeState(self.target)
+        shortlist = self.shortlist
+        if shortlist is not None:
+            assert isinstance(self.target, LlamaTarget | MlxLmTarget)
+            shortlist = widen(shortlist, self.target.lm_head, prompt_ids or [])
+        return DecodeState(self.target, HeadDrafter(self.head.on(self.target), shortlist))
 
 
 def load(
@@ -65,6 +78,7 @@ def load(
     places: Places = NOWHERE,
     memory_bytes: int | None = None,
     progress: Progress | None = None,
+    distributed: bool = False,
 ) -> LoadedModel:
     """Load a GGUF file, a folder of safetensors, a Hugging Face id or an alias.
 
@@ -72,70 +86,93 @@ def load(
         here, and in this package. places: where else models are, and what they are called.
     memory_bytes: what the model and its context may take; by default what this machine allows.
     progress(done_bytes, total_bytes, what) follows a download.
+    distributed: split a folder over the machines that mlx.launch started this process on. Only
+        rank 0 returns from here; the others serve it until it ends, and then exit.
     Raises ModelNotFoundError, DownloadError, CheckpointError and its kinds, MemoryLimitError and
     FileAccessError.
     """
     started_s = time.perf_counter()
+    group = join() if distributed else None
     path = resolve(str(model), places=places, progress=progress)
+    if group is not None:
+        check_alike(group, path)
     given = Path(head) if head is not None else None
     limit = memory_limit_bytes() if memory_bytes is None else memory_bytes
-    target, tokenizer, context_note = (_gguf if path.is_file() else _folder)(path, limit)
-    found: HeadFile | None = None
-    reason: str | None = None
+    if path.is_dir() and given is not None:
+        raise HeadError(f"{head}: heads in files of their own are for GGUF trunks, not for {path}.")
+    parts: GgufModel | FolderModel
+    if path.is_file():
+        parts, tokenizer, context_note = _gguf(path, limit, given)
+    else:
+        parts, tokenizer, context_note = _folder(path, limit, group)
+    target, reason = parts.target, parts.no_head_reason
+    found: HeadFile | NativeHeadFile | None = parts.head
     if isinstance(target, LlamaTarget):
         found, reason = _head(path, target, given)
-    elif head is not None:
-        raise HeadError(f"{head}: heads are for llama-type trunks, which {path} is not.")
-    else:
-        reason = "no MTP head is known for this architecture, so it decodes plainly."
-    shortlist = None
-    if found is not None and isinstance(target, LlamaTarget):
-        shortlist = make_shortlist(target.lm_head, found.shortlist)
-    return LoadedModel(
+    loaded = LoadedModel(
         name=str(model),
         path=path,
         target=target,
         tokenizer=tokenizer,
         head=found,
         no_head_reason=reason,
-        shortlist=shortlist,
-        load_s=time.perf_counter() - started_s,
+        shortlist=_shortlist(target, found, tokenizer),
+        load_s=0.0,
         context_note=context_note,
     )
+    if group is None:  # profiles are of one machine
+        loaded = with_profile(loaded)
+    return replace(loaded, load_s=time.perf_counter() - started_s)
 
 
-def _gguf(path: Path, limit: int) -> "tuple[LlamaTarget, Tokenizer, str | None]":
+def _shortlist(
+    target: LlamaTarget | MlxLmTarget,
+    head: "HeadFile | NativeHeadFile | None",
+    tokenizer: "Tokenizer",
+) -> Shortlist | None:
+    """The vocabulary that the head drafts from: what it was trained with, or what is frequent."""
+    if head is None or not head.shares_output:
+        return None
+    ids = head.shortlist
+    if ids is None:
+        ids = frequent_ids(target.vocab_size, tokenizer.hidden_ids)
+    return None if ids is None else make_shortlist(target.lm_head, ids)
+
+
+def _gguf(path: Path, limit: int, given: Path | None) -> "tuple[GgufModel, Tokenizer, str | None]":
     from mtplx.loading.describe import gguf_memory
     from mtplx.loading.gguf_file import open_gguf
-    from mtplx.loading.gguf_llama import llama_dims, llama_target
-    from mtplx.loading.gguf_tensors import gguf_tensors
+    from mtplx.loading.gguf_model import gguf_context_length, gguf_model
     from mtplx.loading.tensor_list import gguf_entries
     from mtplx.loading.tokenizer_gguf import tokenizer_from_gguf
 
     file = open_gguf(path)
-    metadata = file.metadata
     # MLX multiplies packed weights well on a GPU; on a CPU its packed kernels are many times
     # slower than a BLAS over the expanded weights.
     packed = mx.metal.is_available()
-    tensors = gguf_tensors(file, packed=packed)
-    dims = llama_dims(metadata)
-    need = gguf_memory(metadata, gguf_entries(file), None, packed=packed)
-    context, note = _fitting_context(path, need, dims.context_length, limit)
-    target = llama_target(tensors, replace(dims, context_length=context))
-    mx.eval(target.arrays())
-    return target, tokenizer_from_gguf(metadata), note
+    need = gguf_memory(file.metadata, gguf_entries(file), None, packed=packed)
+    context, note = _fitting_context(path, need, gguf_context_length(file), limit)
+    own = given is not None and given.suffix == ".gguf"
+    head_file = open_gguf(given) if given is not None and own else None
+    model = gguf_model(file, context, packed=packed, head_file=head_file)
+    return model, tokenizer_from_gguf(file.metadata), note
 
 
-def _folder(path: Path, limit: int) -> "tuple[Target, Tokenizer, str | None]":
-    from mtplx.loading.describe import folder_memory
+def _folder(
+    path: Path, limit: int, group: mx.distributed.Group | None
+) -> "tuple[FolderModel, Tokenizer, str | None]":
+    from mtplx.loading.describe_folder import folder_memory
+    from mtplx.loading.native_folder import folder_model
     from mtplx.loading.tokenizer_folder import tokenizer_from_folder
-    from mtplx.models.mlx_lm_target import mlx_lm_target
 
     need = folder_memory(path)
+    if group is not None:
+        need = need.split(group.size())
     _fitting_context(path, need, 1, limit)  # before anything of any size is read
-    target = mlx_lm_target(path)
-    context, note = _fitting_context(path, need, target.context_length, limit)
-    return replace(target, context_length=context), tokenizer_from_folder(path), note
+    model = folder_model(path, group)
+    context, note = _fitting_context(path, need, model.target.context_length, limit)
+    model = replace(model, target=replace(model.target, context_length=context))
+    return model, tokenizer_from_folder(path), note
 
 
 def _fitting_context(

@@ -133,7 +133,7 @@ def test_values_that_cannot_be_meant(mtplx: Run, option: tuple[str, str], told: 
         ("generate hello --n 2 --temp 0", "at temperature 0 all samples are the same"),
         ("generate hello --logprobs 2", "Add --json"),
         ("generate hello --logprobs-of draft --json", "one of: model, sampling"),
-        ("generate hello --depth deep", "'deep' is neither a number nor 'off'"),
+        ("generate hello --depth deep", "'deep' is neither a number nor 'auto' or 'off'"),
         ("generate hello --raw --system kind", "--raw"),
         ("generate hello --temprature 1", "No such option: --temprature"),
         ("generate hello and more", "unexpected extra argument"),

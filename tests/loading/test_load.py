@@ -18,7 +18,7 @@ from mtplx.loading.describe import describe
 from mtplx.loading.find_head import find_head, trained_head_path
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.load import LoadedModel, load
-from mtplx.models.head import HeadDrafter
+from mtplx.models.drafter import HeadDrafter
 from mtplx.models.llama import LlamaTarget
 from tests.greedy import same_greedy
 from tests.tiny import GREEDY, finish, plain, start
@@ -167,6 +167,7 @@ def test_tokens_of_the_prompt_can_be_drafted(model: Path) -> None:
     )
     drafter = narrow.new_state([200, 1, 150]).drafter
     assert isinstance(drafter, HeadDrafter)
+    assert drafter.shortlist is not None
     assert drafter.shortlist.ids.tolist() == [0, 1, 2, 3, 150, 200]
     assert narrow.shortlist is not None
     assert narrow.shortlist.ids.shape == (4,)
