@@ -54,7 +54,7 @@ DRAFTS = [
         edit(
             drafting.Drafting._choose,
             DRAWN,
-            f"{DRAWN}\n        if self._stop > 0 and q[0, column[0]].item() < self._stop / 2:\n"
+            f"{DRAWN}\n        if chain.least and q[0, column[0]].item() < chain.least[step] / 2:\n"
             "            return None",
         ),
         named(test_streams.test_whether_a_draft_goes_on_is_settled_before_the_draw, "sampled"),
