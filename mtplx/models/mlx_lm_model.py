@@ -28,8 +28,8 @@ def adapted(config: Config, family: MtpFamily | None) -> dict[str, Any]:
 def dense_model(config: Config) -> Any:
     """mlx_lm's Model for a configuration, its parameters not drawn yet.
 
-    On a CPU this turns off MLX's compiling in this process: it starts a C++ compiler, on a hybrid of
-    134M parameters for 8 s of work before the first token, and passes were no faster for it.
+    On a CPU this turns off MLX's compiling in this process: it starts a C++ compiler, for a hybrid
+    of 134M parameters 8 s of work before the first token, and passes were no faster for it.
     Takes seconds where mlx_lm has not been imported. What a configuration lacks is a KeyError,
     TypeError, AttributeError or ValueError of mlx-lm's.
     """

@@ -19,7 +19,8 @@ from mlx.utils import tree_flatten
 
 from mtplx.cache import CacheGroup, MixerCall, RecurrentCache
 from mtplx.errors import RollbackError
-from mtplx.models.gated_delta import Recurrence, Written, recurrence, with_products
+from mtplx.kernels.source import Maker
+from mtplx.models.gated_delta import Recurrence, Writing, recurrence, with_rule
 from mtplx.models.stepwise import stepping
 
 Run = Callable[..., mx.array]
@@ -43,10 +44,10 @@ class Projecting(Protocol):
 
     def project(self, module: nn.Module, run: Run, x: mx.array) -> mx.array: ...
 
-    def note(self, written: Written | None, after: mx.array) -> None:
+    def note(self, written: Writing | None, after: mx.array) -> None:
         """Keep what a recurrence wrote and left, in the order of calls."""
 
-    def noted(self) -> tuple[Written, int] | None:
+    def noted(self) -> tuple[Writing, int] | None:
         """What the recurrence wrote that is played, and the number of tokens to play; None where
         it has to be computed."""
 
@@ -57,7 +58,7 @@ class Tape:
     its recurrences wrote."""
 
     outputs: dict[int, list[mx.array]] = field(default_factory=lambda: defaultdict(list))
-    writings: list[Written | None] = field(default_factory=list)
+    writings: list[Writing | None] = field(default_factory=list)
     left: list[mx.array] = field(default_factory=list)  # states that recurrences left
     conv_inputs: list[mx.array] = field(default_factory=list)
 
@@ -68,7 +69,7 @@ class Tape:
             self.conv_inputs.append(x)
         return output
 
-    def note(self, written: Written | None, after: mx.array) -> None:
+    def note(self, written: Writing | None, after: mx.array) -> None:
         self.writings.append(written)
         self.left.append(after)
 
@@ -103,10 +104,10 @@ class Playback:
             return run(module, x)
         return output
 
-    def note(self, written: Written | None, after: mx.array) -> None:
+    def note(self, written: Writing | None, after: mx.array) -> None:
         pass
 
-    def noted(self) -> tuple[Written, int] | None:
+    def noted(self) -> tuple[Writing, int] | None:
         written = self.tape.writings[self._num_noted] if self.tape.writings else None
         self._num_noted += 1
         return None if written is None else (written, self.num_tokens)
@@ -247,8 +248,11 @@ def _taped(base: Any) -> Any:
     return type(base.__name__, (base,), {"__call__": call, "records": True})
 
 
-def record(mixer: nn.Module, recorder: Recorder) -> None:
-    """Have a mixer record its calls, and its projections their outputs. Does nothing twice."""
+def record(mixer: nn.Module, recorder: Recorder, maker: Maker | None = None) -> None:
+    """Have a mixer record its calls, and its projections their outputs. Does nothing twice.
+
+    maker: who runs kernels, where it is not MLX on a Mac's GPU.
+    """
     if getattr(mixer, "records", False):
         return
     modules: list[Any] = [module for _, module in mixer.named_modules()]
@@ -261,7 +265,7 @@ def record(mixer: nn.Module, recorder: Recorder) -> None:
     share = sum(map(_num_weights, taped)) / max(_num_weights(mixer), 1)
     own.reads_weights = share < TAPED_SHARE
     own.recorder = recorder
-    own.run_recorded = with_products(type(own).__call__, recorder)
+    own.run_recorded = with_rule(type(own).__call__, recorder, maker)
     own.__class__ = _recording(own.__class__)
 
 
