@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 
 def load_model(
-    model: str, head: Path | None = None, progress: "Progress | None" = None
+    model: str,
+    head: Path | None = None,
+    progress: "Progress | None" = None,
+    *,
+    distributed: bool = False,
 ) -> "LoadedModel":
     """`mtplx.load` with the user's folders and aliases.
 
@@ -32,7 +36,7 @@ def load_model(
     if progress is not None:
         return load(model, head=head, places=places, progress=progress)
     with showing_progress() as bar:
-        loaded = load(model, head=head, places=places, progress=bar)
+        loaded = load(model, head=head, places=places, progress=bar, distributed=distributed)
     if loaded.context_note is not None:
         notice(loaded.context_note)
     return loaded

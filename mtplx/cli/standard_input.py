@@ -12,19 +12,20 @@ MAX_BYTES = 64 << 20  # more than any context holds
 PATIENCE_S = 2.0
 
 
-def read_prompt(argument: str | None, *, keep_end: bool = False) -> str:
+def read_prompt(argument: str | None, *, keep_end: bool = False, piped: bool = True) -> str:
     """The prompt: the argument, then, after an empty line, what was piped in.
 
     argument: None or "-" leaves standard input alone. A terminal is only read for "-".
     keep_end: keep the line ends at the end of standard input, which are otherwise dropped.
+    piped: whether standard input is taken where the argument does not ask for it.
     Raises UsageError where there is nothing, too much, or no UTF-8 text.
     """
     given = "" if argument in (None, "-") else _decoded(os.fsencode(argument or ""), "The prompt")
-    piped = ""
-    if sys.stdin is not None and (argument == "-" or not sys.stdin.isatty()):
-        piped = _decoded(_read(sys.stdin.buffer), "Standard input")
-        piped = piped if keep_end else piped.rstrip("\r\n")
-    prompt = "\n\n".join(part for part in (given, piped) if part)
+    taken = ""
+    if sys.stdin is not None and (argument == "-" or (piped and not sys.stdin.isatty())):
+        taken = _decoded(_read(sys.stdin.buffer), "Standard input")
+        taken = taken if keep_end else taken.rstrip("\r\n")
+    prompt = "\n\n".join(part for part in (given, taken) if part)
     if not prompt.strip():
         raise UsageError(
             'The prompt is empty. Give one, as in: mtplx generate "Why is the sky blue?" '
