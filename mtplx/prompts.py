@@ -31,6 +31,28 @@ def shipped_prompts() -> tuple[Prompt, ...]:
     return tuple(prompt for prompt in in_turn if prompt is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Material:
+    """A long text and what is asked about it. kind: one of CLASSES."""
+
+    kind: str
+    question: str
+    text: str
+
+
+@cache
+def shipped_material() -> tuple[Material, ...]:
+    """A text of each class, in the order of CLASSES."""
+    import tomllib
+
+    content = (files("mtplx.data") / "material.toml").read_text(encoding="utf-8")
+    found = {
+        entry["class"]: Material(entry["class"], entry["question"], entry["text"].strip("\n"))
+        for entry in tomllib.loads(content)["material"]
+    }
+    return tuple(found[kind] for kind in CLASSES)
+
+
 def chosen_prompts(kinds: Sequence[str], per_class: int) -> tuple[Prompt, ...]:
     """The first `per_class` prompts of each of these classes, class by class.
 

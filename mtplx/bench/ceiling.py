@@ -57,8 +57,8 @@ def _mlx_lm_bytes(target: Target) -> int | None:
     weights = _parameters(target.model)
     if any("expert" in name or "switch_mlp" in name for name in weights):
         return None  # a token reads the experts it is routed to
-    is_tied = not hasattr(target.model, "lm_head")
-    read = [array for name, array in weights.items() if is_tied or "embed_tokens." not in name]
+    table = set() if target.lm_head is target.embedding else set(map(id, target.embedding.arrays()))
+    read = [array for array in weights.values() if id(array) not in table]
     return sum(array.nbytes for array in [*read, *_parameters(target.final_norm).values()])
 
 

@@ -70,6 +70,16 @@ def measure_costs(
     )
 
 
+def measure_passes(
+    model: LoadedModel, prompt_ids: Sequence[int], num_rows: int, num_repeats: int = 5
+) -> tuple[Spread, ...]:
+    """Milliseconds of target passes of 1 to num_rows rows behind the prompt, in turn."""
+    state = model.new_state(list(prompt_ids))
+    state.begin(prompt_ids, drafting=False)
+    runs = [_pass_of(state, prompt_ids, rows) for rows in range(1, num_rows + 1)]
+    return tuple(map(spread, _in_turn(runs, num_repeats)))
+
+
 def _step(drafts: Sequence[Sequence[float]]) -> Spread:
     """The longest against the shortest draft of the same turn, per token between them."""
     if len(drafts) == 1:
@@ -78,10 +88,12 @@ def _step(drafts: Sequence[Sequence[float]]) -> Spread:
     return spread([(long - short) / (len(drafts) - 1) for short, long in pairs])
 
 
-def _in_turn(runs: Sequence[Callable[[], None]]) -> list[list[float]]:
+def _in_turn(
+    runs: Sequence[Callable[[], None]], num_repeats: int = NUM_REPEATS
+) -> list[list[float]]:
     """Milliseconds of each run, all of them once per turn, each turn starting with another one."""
     times: list[list[float]] = [[] for _ in runs]
-    for turn in range(NUM_WARM_UPS + NUM_REPEATS):
+    for turn in range(NUM_WARM_UPS + num_repeats):
         for place in range(len(runs)):
             which = (turn + place) % len(runs)
             started_s = time.perf_counter()
@@ -116,7 +128,7 @@ def _draft_of(
     drafter = state.drafter
     assert drafter is not None
     assert rows is not None, "chat prompts have more than one token"
-    first_row = drafter.num_rows
+    first_row, before = drafter.num_rows, drafter.snapshot()
 
     def draw_draft(logits: mx.array, step: int) -> tuple[mx.array, mx.array | None]:
         if not params.draws_randomly:
@@ -126,6 +138,6 @@ def _draft_of(
 
     def run() -> None:
         mx.eval(drafter.propose(rows, num_tokens, draw_draft).token_ids)
-        drafter.rewind(first_row)
+        drafter.restore(before)
 
     return run

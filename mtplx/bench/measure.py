@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from mtplx.bench.arms import Arm, Case, Sample
 from mtplx.params import SamplingParams
 
 WARM_UP_TOKENS = 16
 
+Visited = TypeVar("Visited")
 Progress = Callable[[int, int, str], None]
 """(replies done, replies in all, what is being measured)."""
 
@@ -22,7 +24,7 @@ class Record:
     sample: Sample
 
 
-def visiting_order(arms: Sequence[Arm], visit: int) -> list[Arm]:
+def visiting_order(arms: Sequence[Visited], visit: int) -> list[Visited]:
     """The arms in the order of a visit.
 
     Over 2 n visits each of n arms stands twice at each place, and follows each neighbour as often

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mtplx.bench.arms import MTP
-from mtplx.bench.machine import is_busy
 from mtplx.bench.rows import MIN_ROUNDS, Row, Spread
 from mtplx.bench.run import Report
+from mtplx.machine import is_busy
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from mtplx.cli.checks import (
     this_host,
 )
 from mtplx.cli.output import write, write_json
-from mtplx.cli.places import disk_finding, folder_findings, model_findings
+from mtplx.cli.places import disk_finding, folder_findings, model_findings, profile_findings
 
 
 def doctor(
@@ -45,6 +45,7 @@ def examine() -> list[Finding]:
     findings += mlx
     if not any(finding.broken for finding in mlx):
         findings.append(blas_finding())
+        findings += profile_findings()
     findings.append(compiler_finding(host))
     findings += [*folder_findings(), *model_findings(), disk_finding()]
     return [finding for finding in findings if finding is not None]

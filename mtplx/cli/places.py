@@ -32,6 +32,32 @@ def _settings_findings() -> list[Finding]:
     return [Finding("settings", str(config.path))]
 
 
+def profile_findings() -> list[Finding]:
+    """The tuned profiles, and which of them can be used on this machine. Imports MLX."""
+    from mtplx.loading.tuned import machine_key
+    from mtplx.profile import differences, profiles_dir
+    from mtplx.profile_file import read_profile
+
+    try:
+        files = sorted(profiles_dir().glob("*.toml"))
+    except (MtplxError, OSError):  # told with the folders
+        return []
+    if not files:
+        return [Finding("profiles", "none; `mtplx tune` measures how deep to draft here")]
+    findings = []
+    for path in files:
+        try:
+            profile = read_profile(path)
+        except MtplxError as error:
+            remedy = f"Remove it: mtplx profile forget {path.stem}"
+            findings.append(Finding("profile", str(error), remedy))
+            continue
+        changes = differences(profile.key, machine_key())
+        standing = f"is not used here: {'; '.join(changes)}" if changes else "fits this machine"
+        findings.append(Finding("profile", f"{profile.model} of {profile.date} {standing}"))
+    return findings
+
+
 def model_findings() -> list[Finding]:
     """Whether the default model is here and whole, or there is room to fetch it."""
     from mtplx.loading.catalogue import SMOLLM2

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mtplx.bench.ceiling import read_ceiling, weight_bytes_per_token
-from mtplx.bench.machine import CpuTime, chip, cpu_time, is_busy, memory_bytes, other_cores
+from mtplx.machine import CpuTime, chip, cpu_time, is_busy, memory_bytes, other_cores
 from tests.tiny import DIMS, tiny_target
 
 
