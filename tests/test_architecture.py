@@ -14,6 +14,9 @@ PACKAGE = ROOT / "mtplx"
 # What each module or subpackage may import of ours, besides itself. "" is the package's own file.
 CORE = {
     "cache",
+    "checkpoints",
+    "auto_depth",
+    "costs",
     "coupled",
     "decode",
     "depth",
@@ -24,10 +27,13 @@ CORE = {
     "errors",
     "logprobs",
     "lookup",
+    "pace",
     "params",
+    "prospect",
     "rng",
     "rounds",
     "sampling",
+    "shipped_costs",
     "speculation",
     "state",
     "stats",
@@ -40,7 +46,20 @@ ALL = (
     CORE
     | MODEL
     | DISK
-    | {"blas", "loading", "profile", "prompts", "text", "generate", "request", "result", ""}
+    | {
+        "",
+        "blas",
+        "generate",
+        "loading",
+        "machine",
+        "profile",
+        "profile_file",
+        "prompt_cache",
+        "prompts",
+        "request",
+        "result",
+        "text",
+    }
 )
 ALLOWED: dict[str, set[str]] = {
     "": {"blas", "draft_options", "errors", "generate", "loading", "sampling"},
@@ -58,18 +77,25 @@ ALLOWED: dict[str, set[str]] = {
     "metal": set(),
     "kernels": {"errors", "metal", "profile"},
     "quant": {"errors", "kernels"},
-    "models": {"cache", "errors", "kernels", "quant", "speculation"},
-    "profile": DISK,
-    "loading": MODEL | DISK | {"params", "quant", "text"},
+    "models": {"blas", "cache", "errors", "kernels", "quant", "speculation"},
+    "machine": {"", "blas"},
+    "profile": DISK | {"costs"},
+    "profile_file": DISK | {"config", "costs", "profile"},
+    "loading": MODEL
+    | DISK
+    | {"checkpoints", "costs", "kernels", "machine", "pace", "params", "profile", "profile_file"}
+    | {"quant", "text"},
+    "conversion": MODEL | DISK | {"loading", ""},
     "text": {"errors", "loading"},
+    "prompt_cache": CORE | DISK | {"loading"},
     "result": {"logprobs", "stats"},
-    "request": CORE | {"loading", "text"},
+    "request": CORE | {"blas", "loading", "text"},
     "generate": ALL - {"generate", ""},
     "training": ALL - {"generate"},
-    "tuner": ALL,
-    "bench": ALL,
+    "tuner": ALL | {"bench"},
+    "bench": ALL | {"kernels", "quant"},
     "chat": ALL,
-    "cli": ALL | {"bench", "chat", "config", "config_edit", "training", "tuner"},
+    "cli": ALL | {"bench", "chat", "config", "config_edit", "conversion", "training", "tuner"},
     "__main__": {"cli"},
 }
 
@@ -80,15 +106,20 @@ LIBRARIES: dict[str, set[str]] = {
     "mlx_lm": {"loading", "models", "bench"},
     "platformdirs": {"paths"},
     "prompt_toolkit": {"chat"},
+    "resvg_py": {"tuner"},
     "rich": {"chat", "cli", "tuner"},
     "tokenizers": {"loading"},
-    "tomlkit": {"config_edit"},
+    "tomlkit": {"config_edit", "profile_file"},
     "torch": {"training"},
     "transformers": {"loading"},
     "typer": {"cli"},
 }
 SLOW_TO_IMPORT = {"huggingface_hub", "mlx_lm", "torch", "transformers"}
-FILES = sorted(PACKAGE.rglob("*.py"))
+# Packages that stand beside mtplx/ in the repository.
+PLACES = {"mtplx.metal": ROOT / "metal", "mtplx.tuner": ROOT / "tuner"}
+FILES = sorted(
+    [*PACKAGE.rglob("*.py"), *(file for place in PLACES.values() for file in place.rglob("*.py"))]
+)
 
 
 def unit(module: str) -> str:
@@ -113,6 +144,8 @@ def imports(tree: ast.AST) -> Iterator[str]:
 
 def module_name(file: Path) -> str:
     parts = file.relative_to(ROOT).with_suffix("").parts
+    if parts[0] != PACKAGE.name:
+        parts = (PACKAGE.name, *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -14,6 +14,7 @@ import mtplx
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+BESIDE: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]  # packages beside mtplx/
 
 
 def run(code: str) -> str:
@@ -24,8 +25,17 @@ def run(code: str) -> str:
 def test_every_package_directory_is_listed() -> None:
     """A subpackage missing from pyproject.toml works in a checkout and vanishes from the wheel."""
     listed = PROJECT["tool"]["setuptools"]["packages"]
-    found = {".".join(p.parent.relative_to(ROOT).parts) for p in ROOT.glob("mtplx/**/__init__.py")}
-    assert sorted(listed) == sorted(found)
+    inside = [p for p in ROOT.glob("mtplx/**/__init__.py") if not p.parent.is_symlink()]
+    found = {".".join(p.parent.relative_to(ROOT).parts) for p in inside}
+    assert sorted(listed) == sorted(found | set(BESIDE))
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_package_beside_mtplx_is_linked_into_it(name: str) -> None:
+    """So that type checkers and checkouts that are not installed find it under its name."""
+    link = ROOT.joinpath(*name.split("."))
+    assert link.is_symlink()
+    assert link.resolve() == (ROOT / BESIDE[name]).resolve()
 
 
 def test_every_folder_with_code_is_a_package() -> None:
@@ -41,7 +51,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "mtplx", source / "mtplx", ignore=ignored)
+    for name in ("mtplx", *BESIDE.values()):
+        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
     options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(out)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
     (path,) = out.glob("*.whl")
@@ -52,9 +63,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_the_wheel_holds_every_file_of_the_package(wheel: zipfile.ZipFile) -> None:
     """Code, data and the typing marker are all in it, and nothing else is."""
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    places = {"mtplx": "mtplx"} | {name.replace(".", "/"): BESIDE[name] for name in BESIDE}
     there = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "mtplx").rglob("*")
+        str(place / path.relative_to(ROOT / folder))
+        for place, folder in ((Path(place), folder) for place, folder in places.items())
+        for path in (ROOT / folder).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.name != ".DS_Store"
     }
     assert shipped == there

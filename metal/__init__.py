@@ -1,0 +1,1 @@
+"""Compute kernels: whole Metal functions, one operation or one weight format per file."""

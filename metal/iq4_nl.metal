@@ -1,0 +1,19 @@
+// IQ4_NL: 32 weights d value[code]. 18 bytes: d, 16 bytes of nibbles, the low ones first.
+struct Weight {
+  enum { block = 32, bytes = 18 };
+
+  static uint place(uint part, uint quad) {
+    return 8 * part + 4 * (quad & 1) + 16 * (quad >> 1);
+  }
+
+  static void decode(thread const Planes& planes, uint row, uint index, uint part,
+                     thread float4* w) {
+    const device uchar* b = block_at(planes, row, index, bytes);
+    float d = half_at(b);
+    for (uint i = 0; i < 2; i++) {
+      uint codes = word_of_shorts(b + 2 + 8 * part + 4 * i);
+      w[i] = iq4_values(codes) * d;
+      w[i + 2] = iq4_values(codes >> 4) * d;
+    }
+  }
+};

@@ -1,0 +1,23 @@
+// Q5_0: 32 weights d (code - 16). 22 bytes: d, the fifth bits, 16 bytes of nibbles, the low ones
+// first.
+struct Weight {
+  enum { block = 32, bytes = 22 };
+
+  static uint place(uint part, uint quad) {
+    return 8 * part + 4 * (quad & 1) + 16 * (quad >> 1);
+  }
+
+  static void decode(thread const Planes& planes, uint row, uint index, uint part,
+                     thread float4* w) {
+    const device uchar* b = block_at(planes, row, index, bytes);
+    float d = half_at(b);
+    uint fifth = word_of_shorts(b + 2) >> (8 * part);
+    for (uint i = 0; i < 2; i++) {
+      uint codes = word_of_shorts(b + 6 + 8 * part + 4 * i);
+      uint low = (codes & 0x0f0f0f0f) | spread_bits(fifth >> (4 * i)) << 4;
+      uint high = (codes >> 4 & 0x0f0f0f0f) | spread_bits(fifth >> (16 + 4 * i)) << 4;
+      w[i] = scaled(unsigned4(low), d, -16.0f * d);
+      w[i + 2] = scaled(unsigned4(high), d, -16.0f * d);
+    }
+  }
+};

@@ -1,0 +1,160 @@
+"""Which Metal functions decode a format, and matrices that are packed in it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from mtplx.errors import CheckpointError
+
+PART = 16  # weights that a decoding function gives at a time
+_FEW = 8  # MLX hands arrays of fewer elements over in constant memory, where no plane is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A format as kernels see it.
+
+    files: of mtplx.metal, without their suffix; the last one defines `Weight`. block: weights that
+    lie together, so K is a multiple of it. template: what that `Weight` is made for.
+    """
+
+    files: tuple[str, ...]
+    block: int
+    template: tuple[tuple[str, int | mx.Dtype], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """A matrix [N, K] as it is on disk, or E of them: [E, N, K].
+
+    codes: uint8 [N, row bytes] or [E, N, row bytes]. scales, biases: planes that some formats have
+    besides. multiplier: [N] or [E * N] float32, what the sums of a row are multiplied with.
+    """
+
+    packing: Packing
+    shape: tuple[int, ...]
+    codes: mx.array
+    scales: mx.array | None = None
+    biases: mx.array | None = None
+    multiplier: mx.array | None = None
+
+
+def _plain(*names: str, block: int) -> dict[str, Packing]:
+    return {name: Packing((name.lower(),), block) for name in names}
+
+
+# Block formats of GGUF: one plane with the blocks of a row side by side.
+GGUF_PACKINGS: Mapping[str, Packing] = {
+    **_plain("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", block=32),
+    **_plain("Q2_K", "Q3_K", "Q6_K", "TQ1_0", "TQ2_0", block=256),
+    **_plain("Q2_0", block=64),
+    **_plain("Q1_0", block=128),
+    "Q4_K": Packing(("k_scales", "q4_k"), 256),
+    "Q5_K": Packing(("k_scales", "q5_k"), 256),
+    "IQ4_NL": Packing(("iq4_values", "iq4_nl"), 32),
+    "IQ4_XS": Packing(("iq4_values", "iq4_xs"), 256),
+    "IQ1_S": Packing(("iq1_codebook", "iq1_entries", "iq1_s"), 256),
+    "IQ1_M": Packing(("iq1_codebook", "iq1_entries", "iq1_m"), 256),
+    "IQ2_XXS": Packing(("signs", "iq2_xxs_codebook", "iq2_entries", "iq2_xxs"), 256),
+    "IQ2_XS": Packing(("signs", "iq2_xs_codebook", "iq2_entries", "iq2_xs"), 256),
+    "IQ2_S": Packing(("signs", "iq2_s_codebook", "iq2_entries", "iq2_s"), 256),
+    "IQ3_XXS": Packing(("signs", "iq3_xxs_codebook", "iq3_xxs"), 256),
+    "IQ3_S": Packing(("signs", "iq3_s_codebook", "iq3_s"), 256),
+    "MXFP4": Packing(("small_floats", "mxfp4"), 32),
+    "NVFP4": Packing(("small_floats", "nvfp4"), 64),
+}
+_NVFP4_ROWS = Packing(("small_floats", "nvfp4_rows"), 16)
+_MXFP4_ROWS = Packing(("small_floats", "mxfp4_rows"), 32)
+_FP8_ROWS = Packing(("small_floats", "fp8_rows"), 16)
+FP8_TILE = 128  # rows and columns that share a scale
+
+
+def gguf_weight(
+    name: str, codes: mx.array, columns: int, multiplier: mx.array | None = None
+) -> PackedWeight:
+    """Blocks of one of GGUF's formats: codes uint8 [.., N, row bytes], K = columns.
+
+    multiplier: the scale of the tensor that goes with some files' NVFP4, one number.
+    """
+    rows = codes.shape[:-1]
+    each = None if multiplier is None else _for_rows(multiplier.squeeze(), rows)
+    return PackedWeight(GGUF_PACKINGS[name], (*rows, columns), codes, multiplier=each)
+
+
+def nvfp4_weight(codes: mx.array, scales: mx.array, multiplier: mx.array) -> PackedWeight:
+    """NVFP4 of ModelOpt and compressed-tensors.
+
+    codes: uint8 [.., N, K / 2]. scales: uint8 [.., N, K / 16], E4M3. multiplier: the tensor's
+    scale, of any shape that fits [.., N]; compressed-tensors stores its reciprocal.
+    """
+    return _two_planes(_NVFP4_ROWS, codes, scales, multiplier)
+
+
+def mxfp4_weight(codes: mx.array, scales: mx.array) -> PackedWeight:
+    """MXFP4 of gpt-oss: codes uint8 [.., N, K / 2], scales uint8 [.., N, K / 32], E8M0."""
+    return _two_planes(_MXFP4_ROWS, codes, scales, None)
+
+
+def fp8_weight(codes: mx.array, scales: mx.array) -> PackedWeight:
+    """FP8 E4M3, codes uint8 [.., N, K].
+
+    scales: one number, [.., N, 1], or one for each 128 x 128 weights: [N / 128, K / 128], both
+    rounded up, float32 or bfloat16.
+    """
+    *_, rows, columns = codes.shape
+    if scales.size == 1 or scales.shape == (*codes.shape[:-1], 1):
+        multiplier = _for_rows(scales.squeeze(), codes.shape[:-1])
+        return PackedWeight(_FP8_ROWS, codes.shape, codes, multiplier=multiplier)
+    if scales.shape != (-(-rows // FP8_TILE), -(-columns // FP8_TILE)) or codes.ndim != 2:
+        raise CheckpointError(
+            f"FP8 weights of shape {codes.shape} have scales of shape {scales.shape}; one for all, "
+            f"one a row or one for each {FP8_TILE} x {FP8_TILE} weights is understood."
+        )
+    packing = Packing(("small_floats", "fp8_blocks"), 16, (("S", scales.dtype),))
+    return PackedWeight(packing, codes.shape, codes, _in_device_memory(scales))
+
+
+def affine_weight(
+    codes: mx.array, scales: mx.array, biases: mx.array, *, bits: int, group: int
+) -> PackedWeight:
+    """MLX's affine formats of 2 to 8 bits.
+
+    codes: uint32 [.., N, K bits / 32]. scales, biases: [.., N, K / group], of one floating type.
+    """
+    as_bytes = codes.view(mx.uint8)
+    columns = as_bytes.shape[-1] * 8 // bits
+    template = (("BITS", bits), ("GROUP", group), ("S", scales.dtype))
+    return PackedWeight(
+        Packing(("affine",), group, template),
+        (*codes.shape[:-1], columns),
+        as_bytes,
+        _in_device_memory(scales),
+        _in_device_memory(biases),
+    )
+
+
+def _two_planes(
+    packing: Packing, codes: mx.array, scales: mx.array, multiplier: mx.array | None
+) -> PackedWeight:
+    *rows, row_bytes = codes.shape
+    columns = 2 * row_bytes
+    if scales.shape != (*rows, columns // packing.block):
+        raise CheckpointError(
+            f"FP4 weights of shape {codes.shape} have scales of shape {scales.shape}; "
+            f"one for each {packing.block} weights of a row is understood."
+        )
+    each = None if multiplier is None else _for_rows(multiplier, tuple(rows))
+    shape = (*rows, columns)
+    return PackedWeight(packing, shape, codes, _in_device_memory(scales), multiplier=each)
+
+
+def _for_rows(scale: mx.array, rows: tuple[int, ...]) -> mx.array:
+    spread = mx.broadcast_to(scale.astype(mx.float32), rows)
+    return mx.contiguous(spread).reshape(-1)
+
+
+def _in_device_memory(plane: mx.array) -> mx.array:
+    if plane.size >= _FEW:
+        return plane
+    return mx.concatenate([plane.reshape(-1), mx.zeros(_FEW - plane.size, plane.dtype)])

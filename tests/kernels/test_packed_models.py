@@ -1,0 +1,125 @@
+"""Models whose weights stay packed give the logits of their expanded ones, through our kernels."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from mtplx.kernels.source import Maker
+from mtplx.loading.expanded_tensors import Manner
+from mtplx.loading.gguf_file import open_gguf
+from mtplx.loading.gguf_model import GgufModel, gguf_model
+from mtplx.loading.native_folder import folder_model
+from mtplx.models.drafter import HeadDrafter
+from mtplx.models.mlx_lm_target import MlxLmTarget
+from mtplx.models.packed import PackedWeights, held_arrays
+from mtplx.state import DecodeState
+from tests.foreign import read_llama, write_llama
+from tests.loading.gguf_conversion import CASES, Arrays, stored_weights, write_case
+from tests.loading.test_foreign_packing import mixed
+from tests.loading.test_gguf_hybrids import MORE, reference, with_head
+from tests.tiny import DIMS, finish, random_prompt, start, tiny_target
+from tests.tiny_folder import write_folder
+
+PROMPT = random_prompt(5)
+TYPES = ("Q5_1", "Q4_0", "MXFP4", "Q5_0", "Q8_0", "Q4_1")
+
+
+def kinds_of(weights: Arrays) -> dict[str, str]:
+    """A type for each matrix; the smallest stay as they are."""
+    return {
+        name: "F32" if array.ndim < 2 or array.shape[-1] % 32 else TYPES[i % len(TYPES)]
+        for i, (name, array) in enumerate(sorted(weights.items()))
+    }
+
+
+def both(path: Path, maker: Maker) -> tuple[GgufModel, GgufModel]:
+    file = open_gguf(path)
+    return gguf_model(file, 512, packed=False), gguf_model(file, 512, packed=True, maker=maker)
+
+
+def logits_of(model: GgufModel, rows: int) -> mx.array:
+    target = model.target
+    hidden = target.forward(mx.array(PROMPT[:rows]), target.make_cache())
+    return target.logits(target.normalise(hidden))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", CASES)
+def test_packed_weights_are_the_expanded_ones(arch: str, maker: Maker, tmp_path: Path) -> None:
+    """Orders of rows and columns included: one row and several."""
+    weights = stored_weights(arch, reference(arch)[0])
+    kinds = kinds_of(weights)
+    dense, packed = both(
+        write_case(tmp_path / "a.gguf", CASES[arch], weights, kinds.__getitem__), maker
+    )
+    for rows in (1, 5):
+        expected, found = logits_of(dense, rows), logits_of(packed, rows)
+        assert mx.abs(found - expected).max() < 1e-3 * mx.abs(expected).max()
+
+
+def test_what_stays_packed_is_what_is_on_disk(maker: Maker, tmp_path: Path) -> None:
+    """No other copy of it is held."""
+    weights = stored_weights("qwen35", reference("qwen35")[0])
+    kinds = kinds_of(weights)
+    path = write_case(tmp_path / "a.gguf", CASES["qwen35"], weights, kinds.__getitem__)
+    _, packed = both(path, maker)
+    assert isinstance(packed.target, MlxLmTarget)
+    held = sum(array.nbytes for array in held_arrays(packed.target.model))
+    tensors = open_gguf(path).tensors
+    stored = sum(tensors[name].data.nbytes for name, kind in kinds.items() if kind != "F32")
+    assert stored <= held < 1.1 * stored
+
+
+@pytest.mark.slow
+def test_a_packed_head_drafts_as_the_expanded_one(maker: Maker, tmp_path: Path) -> None:
+    """Trunk and head in blocks: the same text, with drafts that are accepted and refused."""
+    trunk, head = with_head("qwen35")
+    kinds = kinds_of(trunk | head)
+    path = write_case(tmp_path / "a.gguf", CASES["qwen35"], trunk | head, kinds.__getitem__, **MORE)
+    texts = []
+    for model in both(path, maker):
+        assert model.head is not None
+        state = DecodeState(model.target, HeadDrafter(model.head.on(model.target)))
+        texts.append(finish(start(state, PROMPT, depth=2)))
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.slow
+def test_a_llama_type_trunk_stays_packed_in_any_format(maker: Maker, tmp_path: Path) -> None:
+    """Formats that MLX has no packing for, joined where they are of one type."""
+    target = tiny_target(dims=replace(DIMS, mlp_size=64))
+    mixed = {"attn_v": "Q5_0", "ffn_up": "MXFP4", "output": "Q5_1"}
+
+    def kind_of(name: str) -> str:
+        return "F32" if "norm" in name else mixed.get(name.split(".")[-2], "Q5_1")
+
+    path = write_llama(tmp_path, target, kind_of)
+    dense, packed = read_llama(path), read_llama(path, packed=True, maker=maker)
+    for rows in (1, 5):
+        one, other = (
+            each.logits(each.normalise(each.forward(mx.array(PROMPT[:rows]), each.make_cache())))
+            for each in (dense, packed)
+        )
+        assert mx.abs(one - other).max() < 1e-3 * mx.abs(one).max()
+    assert sum(a.nbytes for a in packed.arrays()) < sum(a.nbytes for a in dense.arrays()) / 3
+
+
+@pytest.mark.slow
+def test_a_mixed_checkpoint_stays_packed(maker: Maker, tmp_path: Path) -> None:
+    """NVFP4 and FP8 side by side in safetensors: the logits of the same matrices expanded."""
+    folder = write_folder(tmp_path / "m", hidden_size=64)
+    tensors = mx.load(str(folder / "model.safetensors"))
+    assert isinstance(tensors, dict)
+    mx.save_safetensors(str(folder / "model.safetensors"), mixed(tensors)[0])
+    manner = Manner(packed=PackedWeights(), maker=maker)
+    logits = []
+    for model in (folder_model(folder), folder_model(folder, manner=manner)):
+        target = model.target
+        hidden = target.forward(mx.array(PROMPT), target.make_cache())
+        logits.append(target.logits(target.normalise(hidden)))
+    assert mx.abs(logits[0] - logits[1]).max() < 2e-3 * mx.abs(logits[0]).max()
+    held = sum(array.nbytes for array in held_arrays(model.target.model))
+    stored = sum(a.nbytes for n, a in mixed(tensors)[0].items() if a.dtype == mx.uint8)
+    assert stored <= held < 1.3 * stored
