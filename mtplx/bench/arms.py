@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
+from mtplx.draft_options import DraftOptions
 from mtplx.errors import UsageError
 from mtplx.generate import MAX_DEPTH, encode_prompt, generate
 from mtplx.loading.load import LoadedModel
 from mtplx.params import SamplingParams
 from mtplx.prompts import Prompt
+from mtplx.request import AUTO, depth_policy
 
 OFF, MTP, MLX_LM = "off", "mtp", "mlx-lm"
 
@@ -44,10 +46,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way of decoding. name: "off", "mtp" or "mlx-lm"; depth: tokens drafted per round."""
+    """One way of decoding.
+
+    name: "off", "mtp", "auto" or "mlx-lm".
+    depth: tokens drafted per round; None where that changes.
+    """
 
     name: str
-    depth: int
+    depth: int | None
     answer: Callable[[Case, SamplingParams], Sample]
 
     @property
@@ -56,22 +62,25 @@ class Arm:
         return f"{self.name} {self.depth}" if self.name == MTP else self.name
 
 
-def parse_depths(text: str) -> tuple[int, ...]:
-    """Draft depths from "off,1,2": ascending, with 0 first, since all is compared with it.
+def parse_depths(text: str) -> tuple[int | str, ...]:
+    """Draft depths from "off,1,2,auto": ascending, with 0 first, since all is compared with it.
 
-    Raises UsageError for what is neither "off" nor a whole number in range.
+    Raises UsageError for what is neither "off" or "auto" nor a whole number in range.
     """
-    depths = {0}
+    depths, adds_auto = {0}, False
     for word in text.split(","):
         name = word.strip().lower()
+        if name == AUTO:
+            adds_auto = True
+            continue
         depth = 0 if name == OFF else int(name) if name.isascii() and name.isdigit() else -1
         if not 0 <= depth <= MAX_DEPTH:
             raise UsageError(
-                f"{word.strip()!r} is no depth. Give {OFF!r} and numbers from 1 to {MAX_DEPTH}, "
-                "separated by commas: off,1,2,4."
+                f"{word.strip()!r} is no depth. Give {OFF!r}, {AUTO!r} and numbers from 1 to "
+                f"{MAX_DEPTH}, separated by commas: off,1,2,auto."
             )
         depths.add(depth)
-    return tuple(sorted(depths))
+    return (*sorted(depths), AUTO) if adds_auto else tuple(sorted(depths))
 
 
 def make_cases(
@@ -84,29 +93,37 @@ def make_cases(
     )
 
 
-def make_arms(model: LoadedModel, depths: tuple[int, ...], *, mlx_lm: bool) -> tuple[Arm, ...]:
+def make_arms(
+    model: LoadedModel, depths: tuple[int | str, ...], *, mlx_lm: bool
+) -> tuple[Arm, ...]:
     """An arm per depth, 0 being plain decoding, and mlx-lm's over the same weights if wanted.
 
     Raises UsageError for drafting without an MTP head.
     """
-    if max(depths) > 0 and not model.can_draft:
+    if any(depth != 0 for depth in depths) and not model.can_draft:
         raise UsageError(
             f"{model.name} cannot draft: {model.no_head_reason} Use --depths off to measure "
             "plain decoding."
         )
 
-    def arm(depth: int) -> Arm:
+    def arm(depth: int | str) -> Arm:
         def answer(case: Case, params: SamplingParams) -> Sample:
             return _answer(model, depth, case, params)
 
+        if isinstance(depth, str):
+            return Arm(depth, None, answer)
         return Arm(MTP if depth else OFF, depth, answer)
 
     arms = tuple(arm(depth) for depth in depths)
     return (*arms, _mlx_lm_arm(model)) if mlx_lm else arms
 
 
-def _answer(model: LoadedModel, depth: int, case: Case, params: SamplingParams) -> Sample:
-    result = generate(model, case.text, replace(params, seed=case.seed), depth=depth)
+def _answer(model: LoadedModel, depth: int | str, case: Case, params: SamplingParams) -> Sample:
+    state = model.new_state(list(case.token_ids))
+    # Chosen as for a request without a seed, which is what people measure; the draws have one.
+    policy = depth_policy(model, depth, DraftOptions(), replace(params, seed=None), state)
+    seeded = replace(params, seed=case.seed)
+    result = generate(model, case.text, seeded, depth=policy, state=state)
     mx.synchronize()  # a pass that was queued ahead and thrown away must not slow the next arm
     stats = result.stats
     return Sample(

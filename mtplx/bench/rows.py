@@ -38,7 +38,7 @@ class Row:
 
     kind: str
     arm: str
-    depth: int
+    depth: int | None
     tokens_per_s: Spread
     ratio_vs_off: Spread
     verdict: str

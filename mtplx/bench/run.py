@@ -6,16 +6,20 @@ from dataclasses import dataclass
 from mtplx.bench.arms import OFF, make_arms, make_cases
 from mtplx.bench.ceiling import ReadCeiling, read_ceiling, weight_bytes_per_token
 from mtplx.bench.costs import Costs, measure_costs
-from mtplx.bench.machine import cpu_time, machine, other_cores
 from mtplx.bench.measure import Progress, measure, warm_up
 from mtplx.bench.rows import Row, make_rows, spread
 from mtplx.errors import UsageError
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.load import LoadedModel
+from mtplx.machine import cpu_time, machine, other_cores
 from mtplx.params import SamplingParams
 from mtplx.prompts import chosen_prompts
+from mtplx.request import AUTO
 
 FIRST_SEED = 1
+
+
+DEEPEST_OF_AUTO = 3  # drafts whose cost is measured where no deeper one is asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class Plan:
     Raises UsageError for a number of rounds below 1.
     """
 
-    depths: tuple[int, ...]
+    depths: tuple[int | str, ...]
     classes: tuple[str, ...]
     params: SamplingParams
     num_rounds: int
@@ -103,7 +107,10 @@ def run(model: LoadedModel, plan: Plan, progress: Progress) -> Report:
     warm_up(arms, cases, plan.params)
     progress(0, num_replies, "cost of passes and drafts")
     longest = max(cases, key=lambda case: len(case.token_ids))
-    costs = measure_costs(model, longest.token_ids, plan.params, max(plan.depths))
+    deepest = max(depth for depth in plan.depths if isinstance(depth, int))
+    if AUTO in plan.depths:
+        deepest = max(deepest, DEEPEST_OF_AUTO)
+    costs = measure_costs(model, longest.token_ids, plan.params, deepest)
     before = cpu_time()
     records = measure(arms, cases, plan.params, plan.num_rounds, progress)
     after = cpu_time()

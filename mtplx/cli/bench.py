@@ -16,18 +16,20 @@ from mtplx.params import SamplingParams
 from mtplx.prompts import CLASSES
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from mtplx.bench.report import Table
     from mtplx.bench.run import Plan, Report
     from mtplx.loading.load import LoadedModel
 
-DEFAULT_DEPTHS = "off,1,2,3"
+DEFAULT_DEPTHS = "off,1,2,3,auto"
 DEFAULT_CLASSES = ",".join(CLASSES)
 
 
 Depths = Annotated[
     str | None,
     typer.Option(
-        metavar="off,N,...",
+        metavar="off,N,auto,...",
         help="Tokens to draft per round. Plain decoding is always measured along.",
         show_default=DEFAULT_DEPTHS,
     ),
@@ -47,6 +49,12 @@ Versus = Annotated[
     str | None,
     typer.Option(metavar="mlx-lm", help="Also measure mlx-lm's own loop over the same weights."),
 ]
+Kernels = Annotated[
+    bool,
+    typer.Option(
+        "--kernels", help="Measure how fast kernels read packed weights; needs a Metal GPU and no model."
+    ),
+]
 Json = Annotated[
     bool, typer.Option("--json", help="Leave the tables out, print the line of JSON alone.")
 ]
@@ -62,6 +70,7 @@ def bench(
     rounds: Rounds = 5,
     prompts: Prompts = 2,
     vs: Versus = None,
+    kernels: Kernels = False,
     json: Json = False,
 ) -> None:
     """Measure plain decoding and each draft depth on this machine.
@@ -70,6 +79,9 @@ def bench(
     error; the last line of standard output is one JSON object. Ctrl-C ends it with the rounds that
     are complete.
     """
+    if kernels:
+        _bench_kernels(quiet=json)
+        return
     if vs not in (None, "mlx-lm"):
         raise UsageError(f"--vs is {vs!r}, but only mlx-lm can be compared with.")
     params = SamplingParams(temperature=temp, max_tokens=max_tokens)
@@ -82,6 +94,34 @@ def bench(
     write(json_format.dumps(report.to_json(), allow_nan=False) + "\n")
     if report.num_rounds < rounds:
         raise typer.Exit(130)
+
+
+def _bench_kernels(*, quiet: bool) -> None:
+    from mtplx.bench.ceiling import read_ceiling
+    from mtplx.bench.kernels import (
+        FORMATS,
+        NUM_BYTES,
+        kernel_table,
+        matrices,
+        measure_format,
+        require_gpu,
+    )
+    from mtplx.machine import machine
+
+    require_gpu()
+    ceiling = read_ceiling(NUM_BYTES).all_threads
+    rows = []
+    with _progress(quiet) as progress:
+        for done, (name, matrix) in enumerate(matrices()):
+            progress(done, len(FORMATS), name)
+            rows += measure_format(name, matrix, ceiling)
+    if not quiet:
+        _console().print(_drawn(kernel_table(rows, ceiling)))
+    told = {
+        "kernels": [row.to_json() for row in rows],
+        "machine": {**machine(), "read_gb_per_s": ceiling / 1e9},
+    }
+    write(json_format.dumps(told, allow_nan=False) + "\n")
 
 
 def _plan(
@@ -119,8 +159,8 @@ def _possible(plan: "Plan", model: "LoadedModel", *, asked: bool) -> "Plan":
 
 
 def _measured(model: "LoadedModel", plan: "Plan", *, quiet: bool) -> "Report":
-    from mtplx.bench.machine import busy_cores, is_busy
     from mtplx.bench.run import run
+    from mtplx.machine import busy_cores, is_busy
 
     if is_busy(busy_cores()):
         notice("Other processes keep this machine busy. Stop them for figures that mean something.")
@@ -156,20 +196,26 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int, str], None]]:
 
 def _show(report: "Report") -> None:
     """The headings, tables and footnotes on standard error."""
-    import rich.console
-
     from mtplx.bench.report import acceptance_table, cost_table, footnotes, headings, speed_table
     from mtplx.text.safe import printable
 
-    console = rich.console.Console(stderr=True, highlight=False, markup=False)
-    if not console.is_terminal:
-        console.width = 160
+    console = _console()
     for line in headings(report):
         console.print(printable(line), soft_wrap=True)
     for make_table in (speed_table, acceptance_table, cost_table):
         console.print(_drawn(make_table(report)))
     for line in footnotes(report):
         console.print(line, soft_wrap=True)
+
+
+def _console() -> "Console":
+    """Standard error, wide where nobody's window limits it."""
+    import rich.console
+
+    console = rich.console.Console(stderr=True, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = 160
+    return console
 
 
 def _drawn(table: "Table") -> object:

@@ -21,10 +21,16 @@ def case_of(model: LoadedModel, text: str = "Once upon a time") -> Case:
 
 @pytest.mark.parametrize(
     ("text", "depths"),
-    [("off,1,2", (0, 1, 2)), ("4, 2 ,2", (0, 2, 4)), ("OFF", (0,)), ("0,16", (0, 16))],
+    [
+        ("off,1,2", (0, 1, 2)),
+        ("4, 2 ,2", (0, 2, 4)),
+        ("OFF", (0,)),
+        ("0,16", (0, 16)),
+        ("auto, 1, Auto", (0, 1, "auto")),
+    ],
 )
 def test_depths_are_read_in_order_with_plain_decoding_always_there(
-    text: str, depths: tuple[int, ...]
+    text: str, depths: tuple[int | str, ...]
 ) -> None:
     """Spaces, repetitions and order do not matter, and 0 is never missing."""
     assert parse_depths(text) == depths
@@ -43,9 +49,9 @@ def test_every_prompt_has_a_seed_of_its_own(tiny_model: LoadedModel) -> None:
     assert [case.seed for case in make_cases(tiny_model, prompts, 5)] == [5, 6, 7]
 
 
-@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("depth", [1, 3, "auto"])
 def test_drafting_gives_the_greedy_tokens_of_plain_decoding(
-    tiny_model: LoadedModel, depth: int
+    tiny_model: LoadedModel, depth: int | str
 ) -> None:
     """At temperature 0 the arms answer alike, and none drafts further than its depth."""
     case = case_of(tiny_model)
@@ -54,7 +60,7 @@ def test_drafting_gives_the_greedy_tokens_of_plain_decoding(
     )
     assert same_greedy(tiny_model.target, case.token_ids, plain.token_ids, drafted.token_ids)
     assert plain.drafted == ()
-    assert 0 < len(drafted.drafted) <= depth
+    assert 0 < len(drafted.drafted) <= (depth if isinstance(depth, int) else 16)
 
 
 def test_plain_decoding_takes_a_round_for_each_token(tiny_model: LoadedModel) -> None:

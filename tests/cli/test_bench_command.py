@@ -1,10 +1,13 @@
 """`mtplx bench` as a command: what it refuses, and where its output goes."""
 
 import json
+from functools import partial
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
+from mtplx.bench import ceiling, kernels
 from mtplx.cli.app import run
 
 TINY = ["--classes", "chat", "--prompts", "1", "--max-tokens", "2", "--rounds", "1"]
@@ -40,6 +43,39 @@ def test_a_model_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFix
     """Exit code 1 and the path."""
     assert run(["bench", "--model", "/nowhere/model.gguf"]) == 1
     assert "/nowhere/model.gguf" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="this machine has a GPU")
+def test_kernels_are_not_measured_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, exit code 1."""
+    assert run(["bench", "--kernels"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Metal GPU" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_kernels_are_told_in_a_table_and_in_json(
+    quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table on standard error; by a clock that lets each product take a millisecond."""
+    small = [("Q6_K", kernels.FORMATS["Q6_K"](1 << 20))]
+    scripted = partial(kernels.measure_format, took=lambda _: 1e-3)
+    monkeypatch.setattr(kernels, "require_gpu", lambda: None)
+    monkeypatch.setattr(kernels, "matrices", lambda: iter(small))
+    monkeypatch.setattr(kernels, "measure_format", scripted)
+    monkeypatch.setattr(ceiling, "read_ceiling", lambda _: ceiling.ReadCeiling("gpu", 2e9, 2e9))
+    assert run(["bench", "--kernels", *(["--json"] if quiet else [])]) == 0
+    out, err = capsys.readouterr()
+    (line,) = out.splitlines()
+    told = json.loads(line)
+    assert [(row["format"], row["rows"]) for row in told["kernels"]] == [
+        ("Q6_K", rows) for rows in kernels.NUM_ROWS
+    ]
+    assert told["kernels"][0]["gb_per_s"] == pytest.approx(small[0][1].num_bytes / 1e6)
+    assert told["machine"]["read_gb_per_s"] == 2.0
+    assert ("Q6_K" in err and "8 rows" in err) != quiet
 
 
 @pytest.mark.slow
