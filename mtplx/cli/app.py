@@ -22,7 +22,10 @@ VERBS = {
     "generate": "Answer one prompt, given or from standard input.",
     "demo": "Answer two prompts with drafting off and on, with the figures.",
     "bench": "Measure plain decoding and each draft depth on this machine.",
+    "tune": "Measure how deep to draft on this machine, and keep it where drafting pays.",
+    "profile": "Show, carry and forget what `mtplx tune` has saved.",
     "inspect": "Say what a checkpoint holds and what memory it needs.",
+    "convert": "Convert a Hugging Face checkpoint to MLX, its MTP head included.",
     "models": "List the models on this machine, fetch them, remove them.",
     "config": "Show and change settings, and say where each value comes from.",
     "doctor": "Look for what keeps MTPLX from running, or from running fast.",
@@ -30,9 +33,11 @@ VERBS = {
 }
 WITHOUT_MODEL = (
     "inspect",
+    "convert",
     "models",
     "config",
     "doctor",
+    "profile",
 )  # verbs that need no word about a slow BLAS
 
 
@@ -102,6 +107,11 @@ def run(arguments: list[str]) -> int:
         if (error.name or "").partition(".")[0] != "mlx":
             raise
         complain(f"MLX cannot be imported: {error}. `mtplx doctor` says why.")
+        return 1
+    except RuntimeError as error:
+        if not str(error).startswith("[ring]"):
+            raise
+        complain(f"Another machine is gone: {error}. What it printed says why.")
         return 1
     except KeyboardInterrupt:
         if is_terminal(sys.stderr):

@@ -21,10 +21,30 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "mtplx bench --depths off,1,2 --classes chat,code --rounds 5",
         "mtplx bench --temp 0.7 --json > bench.json",
     ),
+    "tune": (
+        "mtplx tune",
+        "mtplx tune --budget 15m --contexts 1k,4k --chart speeds.svg",
+        "mtplx tune --temp 0 --classes code --retune",
+        "mtplx tune --dry-run",
+    ),
+    "profile": ("mtplx profile list", "mtplx profile show"),
+    "profile list": ("mtplx profile list", "mtplx profile list --json"),
+    "profile show": ("mtplx profile show", "mtplx profile show smollm2 --chart speeds.svg"),
+    "profile export": (
+        "mtplx profile export smollm2 smollm2.toml",
+        "mtplx profile export > profile.toml",
+    ),
+    "profile import": ("mtplx profile import smollm2.toml",),
+    "profile forget": ("mtplx profile forget smollm2", "mtplx profile forget --all"),
     "inspect": (
         "mtplx inspect smollm2",
         "mtplx inspect --no-load ./model.gguf",
         "mtplx inspect mlx-community/Qwen3-4B-4bit --json",
+    ),
+    "convert": (
+        "mtplx convert Qwen/Qwen3.5-4B ./qwen3.5-4b-4bit --bits 4",
+        "mtplx convert ./original ./converted --bits 4 --group-size 32 --head-bits 8",
+        "mtplx convert ./original ./converted --dtype bfloat16",
     ),
     "doctor": ("mtplx doctor", "mtplx doctor --json"),
     "train-head": (
