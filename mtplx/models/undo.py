@@ -22,15 +22,17 @@ from mtplx.cache import (
     WindowCache,
 )
 from mtplx.errors import UnsupportedTensorError
+from mtplx.kernels.source import Maker
 from mtplx.models.tape import Recorder, record
 from mtplx.speculation import LayerCache
 
 
-def layer_caches(model: nn.Module) -> list[LayerCache]:
+def layer_caches(model: nn.Module, maker: Maker | None = None) -> list[LayerCache]:
     """Empty caches for a model of mlx-lm's, which can undo their last pass.
 
     The first time, the model's recurrent mixers are wrapped so that they record their passes; what
-    they compute, and their parameters, stay as they are.
+    they compute, and their parameters, stay as they are. maker: who runs their kernels, where it is
+    not MLX on a Mac's GPU.
     Raises UnsupportedTensorError, naming the layer and its kind of state, where there is no way to
     undo it.
     """
@@ -40,7 +42,7 @@ def layer_caches(model: nn.Module) -> list[LayerCache]:
     if any(_is_recurrent(cache) for cache in asked) and not hasattr(model, "recorder"):
         recorder = Recorder()
         for mixer in _mixers(model):
-            record(mixer, recorder)
+            record(mixer, recorder, maker)
         model.recorder = recorder
     return [_ours(cache, f"layers.{i}") for i, cache in enumerate(asked)]
 
