@@ -52,7 +52,8 @@ Versus = Annotated[
 Kernels = Annotated[
     bool,
     typer.Option(
-        "--kernels", help="Measure how fast kernels read packed weights; needs a Metal GPU and no model."
+        "--kernels",
+        help="Measure how fast kernels read packed weights; needs a Metal GPU and no model.",
     ),
 ]
 Json = Annotated[
