@@ -118,6 +118,13 @@ void start(Lane& lane) {
   lane.fresh = true;
 }
 
+// Every kernel is a library of its own, and a process may hold only so many mapped ranges.
+void release_stacks() {
+  for (Lane& lane : lanes)
+    if (lane.stack) munmap(lane.stack, STACK + GUARD);
+  lanes.release();
+}
+
 void resume(Lane& lane) {
   if (lane.fresh) {
     lane.fresh = false;

@@ -165,6 +165,7 @@ int mslh_run(mslh_launch* l) {
   run_all(shape);
   faults.restore();
   drop_regions();
+  release_stacks();
   l->num_accesses = accesses.size;
   l->accesses = accesses.data;
   run_now = nullptr;
