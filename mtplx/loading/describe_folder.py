@@ -6,7 +6,7 @@ pass that is never computed what its state does.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ from mtplx.loading.description import (
 )
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.memory import MemoryNeed, folder_need
-from mtplx.loading.native_folder import OpenedFolder, open_native_folder, opened_head
+from mtplx.loading.native_folder import (
+    OpenedFolder,
+    open_native_folder,
+    opened_head,
+    unusable_head,
+)
 from mtplx.loading.stored_tensors import read_config
 from mtplx.loading.tensor_list import TensorEntry, num_weights, safetensors_entries
 from mtplx.models.cache_need import CacheNeed, caches_need, model_need
@@ -38,10 +43,14 @@ _MTP_NAME = re.compile(r"(^|\.)(mtp|mtp_layers|nextn)\.")  # of heads of familie
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """A folder's model and head, with tensors that have not been read."""
+    """A folder's model and head, with tensors that have not been read.
+
+    head: None where there is none that could be drafted with, for this reason.
+    """
 
     opened: OpenedFolder
     head: HeadParts | None
+    no_head_reason: str | None
     num_parameters: int
     weights_bytes: int
     head_bytes: int
@@ -77,7 +86,7 @@ def describe_folder(path: Path) -> Description:
         need=_need(entries, built),
         family=None if split is None or split.family is None else split.family.name,
         native_head=head,
-        no_head_reason=failure if split is None else split.no_head_reason,
+        no_head_reason=failure if built is None else built.no_head_reason,
     )
 
 
@@ -89,23 +98,38 @@ def folder_memory(path: Path) -> MemoryNeed:
 
 def _built(path: Path) -> _Built:
     opened = open_native_folder(path)
-    head = opened_head(opened)
-    num_parameters = _num_parameters(opened.model)
-    state = CacheNeed()
-    head_bytes = 0
-    if head is not None:
-        num_parameters += _num_parameters(head.tree)
-        fill(head.tree, head.weights, opened.config)
-        head_bytes = sum(array.nbytes for array in head.weights.values())
-        state += _head_state(opened, head)
+    num_parameters = _num_parameters(
+        opened.model
+    )  # before a packed matrix takes a dense one's place
     fill(opened.model, opened.weights, opened.config)
-    return _Built(
+    built = _Built(
         opened=opened,
-        head=head,
+        head=None,
+        no_head_reason=opened.split.no_head_reason,
         num_parameters=num_parameters,
         weights_bytes=sum(array.nbytes for array in opened.weights.values()),
-        head_bytes=head_bytes,
-        state=state + model_need(opened.model),
+        head_bytes=0,
+        state=model_need(opened.model),
+    )
+    try:
+        return _with_head(built)
+    except CheckpointError as error:  # which only costs the drafting
+        return replace(built, no_head_reason=unusable_head(error))
+
+
+def _with_head(built: _Built) -> _Built:
+    """The same with the head that the folder has, if it has one. Raises CheckpointError."""
+    head = opened_head(built.opened)
+    if head is None:
+        return built
+    num_parameters = built.num_parameters + _num_parameters(head.tree)
+    fill(head.tree, head.weights, built.opened.config)
+    return replace(
+        built,
+        head=head,
+        num_parameters=num_parameters,
+        head_bytes=sum(array.nbytes for array in head.weights.values()),
+        state=built.state + _head_state(built.opened, head),
     )
 
 
@@ -144,7 +168,7 @@ def _need(entries: list[TensorEntry], built: _Built | None) -> MemoryNeed:
 
 def _head_facts(built: _Built) -> NativeHeadFacts | None:
     stored = built.opened.split.head
-    if stored is None:
+    if stored is None or built.head is None:
         return None
     return NativeHeadFacts(
         num_modules=stored.num_modules,

@@ -10,7 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from mtplx.errors import CheckpointError, HeadError
+from mtplx.errors import CheckpointError
 from mtplx.loading.expanded_tensors import Manner, fp8_block, plain_tensors
 from mtplx.loading.native_head_files import SplitFolder, StoredHead, split_folder
 from mtplx.loading.sharded import lead_or_follow
@@ -122,7 +122,8 @@ def usual_manner(*, packed: bool = False) -> Manner:
 
 
 def opened_head(opened: OpenedFolder) -> HeadParts | None:
-    """The folder's head before it is filled, lazy; None where it has none. Raises HeadError."""
+    """The folder's head before it is filled, lazy; None where it has none. Raises CheckpointError
+    and its kinds for one that cannot be used."""
     stored, family = opened.split.head, opened.split.family
     if stored is None or family is None:
         return None
@@ -136,6 +137,11 @@ def opened_head(opened: OpenedFolder) -> HeadParts | None:
     blocks = [build_block(plan) for plan in plans]
     weights = {name.removeprefix("mtp."): array for name, array in stored.tensors.items()}
     return HeadParts(family, empty_tree(family, config, blocks, weights), tuple(blocks), weights)
+
+
+def unusable_head(error: CheckpointError) -> str:
+    """Why a head that is there is not drafted with, in one line."""
+    return f"the MTP head that is there cannot be used: {str(error).rstrip('.')}."
 
 
 def folder_model(
@@ -165,8 +171,8 @@ def folder_model(
     head, reason = None, opened.split.no_head_reason
     try:
         head = _head(opened, target)
-    except HeadError as error:
-        reason = f"the MTP head that is there cannot be used: {error}"
+    except CheckpointError as error:
+        reason = unusable_head(error)
     if slow := absorb_short_blocks(opened.model):
         head, reason = None, f"{slow[0]} is slow at blocks of tokens, so it decodes plainly."
     return FolderModel(target, head, reason)

@@ -8,6 +8,8 @@ import mlx.core as mx
 import pytest
 
 from mtplx.errors import CheckpointError
+from mtplx.loading.describe import describe
+from mtplx.loading.describe_folder import folder_memory
 from mtplx.loading.native_folder import folder_model
 from tests.families.checkpoints import (
     CONVERTED,
@@ -113,6 +115,10 @@ def not_finite(head: Tensors) -> Tensors:
     return head | {"mtp.layers.0.mlp.up_proj.weight": mx.full((96, 64), mx.nan)}
 
 
+def packed_without_a_scale(head: Tensors) -> Tensors:
+    return head | {"mtp.fc.weight": mx.zeros(head["mtp.fc.weight"].shape, mx.uint8)}
+
+
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
@@ -121,19 +127,28 @@ def not_finite(head: Tensors) -> Tensors:
         (left_over, r"mtp\.nobody\.weight"),
         (left_over_in_the_layer, "nobody.weight is left over"),
         (of_another_width, r"projection\.weight is \[64, 127\]"),
+        (packed_without_a_scale, r"mtp\.fc\.weight_scale is not there"),
         (not_finite, r"up_proj\.weight holds numbers that are not finite"),
     ],
 )
 def test_a_head_that_does_not_fit_is_named_and_the_trunk_decodes(
     spoil: Callable[[Tensors], Tensors], named: str, dense: Original, tmp_path: Path
 ) -> None:
-    """Missing, left over, of another shape, not finite: a reason in one line, and no drafting."""
+    """Missing, left over, of another shape, not finite: a reason in one line, and no drafting.
+
+    What headers tell of it, before anything is loaded, is the same, and no error either.
+    """
     trunk, head = parted(dense.tensors)
-    model = folder_model(write(tmp_path, dense.config, {MAIN: trunk | spoil(head)}))
+    folder = write(tmp_path, dense.config, {MAIN: trunk | spoil(head)})
+    model = folder_model(folder)
     assert model.head is None
     assert model.no_head_reason is not None
     assert "\n" not in model.no_head_reason
     assert re.search(named, model.no_head_reason), model.no_head_reason
+    assert folder_memory(folder).weights_bytes > 0
+    if spoil is not not_finite:  # which takes reading the numbers
+        assert describe(folder).no_head_reason == model.no_head_reason
+        assert describe(folder).native_head is None
 
 
 @pytest.mark.parametrize(("trunk_layout", "known"), [("published", True), ("converted", False)])
