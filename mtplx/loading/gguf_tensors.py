@@ -139,7 +139,8 @@ class GgufTensors:
         """Blocks as they are; one product where all are of one type of our own kernels'."""
         kinds = {tensor.type for tensor in found}
         factors = [self.factor(part.name) for part in parts]
-        if len(kinds) == 1 and not kinds & AFFINE_FORMATS.keys() and factors == [None] * len(parts):
+        has_factor = any(factor is not None for factor in factors)
+        if len(kinds) == 1 and not kinds & AFFINE_FORMATS.keys() and not has_factor:
             rows = [t.rows[part.order] for part, t in zip(parts, found, strict=True)]
             return self._kernel_matrix(found[0], np.concatenate(rows), None)
         return stack([self._alone(*each) for each in zip(parts, found, factors, strict=True)])

@@ -3,13 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from mtplx.kernels.source import Maker
 from mtplx.loading.expanded_tensors import Manner
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_model import GgufModel, gguf_model
+from mtplx.loading.gguf_tensors import Rows, gguf_tensors
 from mtplx.loading.native_folder import folder_model
 from mtplx.models.drafter import HeadDrafter
 from mtplx.models.mlx_lm_target import MlxLmTarget
@@ -104,6 +107,26 @@ def test_a_llama_type_trunk_stays_packed_in_any_format(maker: Maker, tmp_path: P
         )
         assert mx.abs(one - other).max() < 1e-3 * mx.abs(one).max()
     assert sum(a.nbytes for a in packed.arrays()) < sum(a.nbytes for a in dense.arrays()) / 3
+
+
+def test_matrices_with_a_factor_of_each_are_joined(maker: Maker, tmp_path: Path) -> None:
+    """As NVFP4 has one beside each tensor: of one type, and yet not one product."""
+    path, rows = tmp_path / "a.gguf", np.random.default_rng(3).normal(size=(2, 8, 64))
+    writer = gguf.GGUFWriter(path, "llama")
+    kind = gguf.GGMLQuantizationType.Q5_1
+    for name, weights, factor in zip("qk", rows.astype(np.float32), (2, 0.5), strict=True):
+        writer.add_tensor(f"{name}.weight", gguf.quants.quantize(weights, kind), raw_dtype=kind)
+        writer.add_tensor(f"{name}.scale", np.array([factor], np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts, x = [Rows("q.weight", 8), Rows("k.weight", 8)], mx.random.normal((1, 64))
+    dense, packed = (
+        gguf_tensors(open_gguf(path), packed=packed, maker=maker).joined(parts, 64)(x)
+        for packed in (False, True)
+    )
+    assert mx.abs(packed - dense).max() < 1e-4 * mx.abs(dense).max()
 
 
 @pytest.mark.slow
