@@ -17,7 +17,7 @@ import mlx.core as mx
 from mtplx.models.mla_attention import Finish, attend_absorbed, gated_channels, gated_heads, joined
 from mtplx.models.mla_sparse import attend_sparse
 
-MAX_ROWS = 16  # a round's block has fewer; longer ones are prefill, where expanding once pays
+MAX_ROWS = 17  # of the longest round; longer passes are prefill, where expanding once pays
 
 SCALED = "mistral4.Mistral4Attention"  # takes a scale of its queries along
 SPARSE = "deepseek_v32.DeepseekV32Attention"  # attends to what an index selects

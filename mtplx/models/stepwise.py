@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from mtplx.cache import RecurrentCache
 
-MAX_ROWS = 16  # of a block that is stepped; a prompt's passes are longer
+MAX_ROWS = 17  # of the longest round; a prompt's passes are longer
 
 
 def stepping(base: Any) -> dict[str, Callable[..., Any]]:

@@ -13,6 +13,8 @@ import mlx.nn as nn
 import pytest
 
 from mtplx.cache import AttentionCache
+from mtplx.depth import MAX_DEPTH
+from mtplx.models import stepwise
 from mtplx.models.mla import COVERED, MAX_ROWS, SCALED, SPARSE, absorb_short_blocks
 from tests.tiny import close, same
 
@@ -106,7 +108,7 @@ def test_a_long_block_is_still_mlx_lms_own(name: str) -> None:
     expected = rows_of(attention, x, [CONTEXT])
     absorb_short_blocks(Holder(attention))
     assert mx.array_equal(rows_of(attention, x, [CONTEXT]), expected).item()
-    assert close(rows_of(attention, x, [MAX_ROWS, MAX_ROWS, 8]), expected)
+    assert close(rows_of(attention, x, [MAX_ROWS, MAX_ROWS, CONTEXT - 2 * MAX_ROWS]), expected)
 
 
 @pytest.mark.parametrize(
@@ -181,3 +183,8 @@ def expanding_classes() -> Iterator[str]:
 def test_every_latent_attention_of_the_installed_mlx_lm_is_covered() -> None:
     """A release that brings another shows here."""
     assert set(expanding_classes()) == set(COVERED)
+
+
+def test_the_longest_round_is_a_short_block() -> None:
+    """The deepest draft and the pending token: computed as single rows are, here and by mixers."""
+    assert min(MAX_ROWS, stepwise.MAX_ROWS) >= MAX_DEPTH + 1
