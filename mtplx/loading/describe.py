@@ -10,6 +10,8 @@ from mtplx.loading.description import Description, kinds_of, number_or_none, tex
 from mtplx.loading.find_head import find_head
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.gguf_file import READABLE, open_gguf
+from mtplx.loading.gguf_known import ARCHITECTURES, unknown_architecture
+from mtplx.loading.gguf_llama import PAIRWISE
 from mtplx.loading.memory import MemoryNeed, gguf_need, held_bytes
 from mtplx.loading.tensor_list import TensorEntry, gguf_entries, safetensors_entries
 
@@ -31,8 +33,9 @@ def _gguf(path: Path, given: Path | None, packed: bool) -> Description:
     metadata = file.metadata
     entries = gguf_entries(file)
     architecture = text_or_none(metadata.get("general.architecture"))
-    trunk = fingerprint(path)
+    trunk, num_mtp_tensors = fingerprint(path), _num_mtp(entries)
     head = given or find_head(path, trunk)
+    brings_head = architecture in ARCHITECTURES and num_mtp_tensors > 0
     return Description(
         path=path,
         container=f"GGUF {file.version}",
@@ -44,11 +47,21 @@ def _gguf(path: Path, given: Path | None, packed: bool) -> Description:
         vocab_size=number_or_none(metadata.get(f"{architecture}.vocab_size"))
         or _length(metadata.get("tokenizer.ggml.tokens")),
         trunk=trunk,
-        head=head,
-        num_mtp_tensors=_num_mtp(entries),
+        head=path if head is None and brings_head else head,
+        num_mtp_tensors=num_mtp_tensors,
         kinds=kinds_of(entries, lambda entry: held_bytes(entry, packed=packed), READABLE),
         need=gguf_memory(metadata, entries, head, packed=packed),
+        no_head_reason=_no_head_reason(architecture),
     )
+
+
+def _no_head_reason(architecture: str | None) -> str | None:
+    """Why there is no head where none is found, but for a trunk that one can be trained for."""
+    if architecture in PAIRWISE:
+        return None
+    if architecture in ARCHITECTURES:
+        return "the file brings no MTP head along, so it decodes plainly."
+    return unknown_architecture(architecture)
 
 
 def gguf_memory(

@@ -43,7 +43,7 @@ class Description:
 
     num_parameters: weights, packed ones counted as what they stand for.
     trunk: the fingerprint by which heads and profiles know this model.
-    head: the file of the MTP head that was trained for it and that loading would take.
+    head: the file of the MTP head that loading would take, where that is known without building it.
     num_mtp_tensors: tensors of a head inside the checkpoint itself.
     family: what its own MTP head is known by. native_head: that head. no_head_reason: why there is
         none, in one line, where that is known without loading.

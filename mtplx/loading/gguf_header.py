@@ -95,8 +95,9 @@ def read_header(path: Path, data: memoryview) -> GgufHeader:
 
 def damaged(path: Path, error: Exception | str) -> CheckpointError:
     """What a person is told of a file with something wrong in it."""
+    told = "it ends within its header" if isinstance(error, struct.error) else error
     return CheckpointError(
-        f"{path} is damaged or cut short ({path.stat().st_size:,} bytes): {error}. Fetch it again."
+        f"{path} is damaged or cut short ({path.stat().st_size:,} bytes): {told}. Fetch it again."
     )
 
 

@@ -16,7 +16,13 @@ ARCHITECTURES = (
     "qwen35moe",
     "qwen3next",
 )
+
 _PART = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$")
+
+
+def unknown_architecture(name: object) -> str:
+    """What there is to say of another one, in one line."""
+    return f"Architecture {name!r} is not readable from GGUF yet; {', '.join(ARCHITECTURES)} are."
 
 
 def gguf_parts(path: Path) -> list[Path]:

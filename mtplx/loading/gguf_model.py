@@ -10,7 +10,7 @@ from mtplx.errors import CheckpointError, HeadError, UnsupportedTensorError
 from mtplx.kernels.source import Maker, metal
 from mtplx.loading import gguf_layouts, gguf_qwen35
 from mtplx.loading.gguf_file import GgufFile
-from mtplx.loading.gguf_known import ARCHITECTURES
+from mtplx.loading.gguf_known import ARCHITECTURES, unknown_architecture
 from mtplx.loading.gguf_layouts import Fields, Layout
 from mtplx.loading.gguf_llama import PAIRWISE, llama_dims, llama_target, refuse_left_over
 from mtplx.loading.gguf_tensors import GgufTensors, gguf_tensors
@@ -42,7 +42,11 @@ class GgufModel:
 
 
 def gguf_context_length(file: GgufFile) -> int:
-    """How many tokens the model was made for. Raises CheckpointError."""
+    """How many tokens the model was made for.
+
+    Raises CheckpointError, and UnsupportedTensorError for an architecture that is not known here.
+    """
+    _architecture(file)
     return int(Fields(file.metadata).number("context_length"))
 
 
@@ -60,11 +64,7 @@ def gguf_model(
     Raises CheckpointError for a tensor that is missing, misshapen or left over, HeadError for a
     head file that does not fit, and UnsupportedTensorError for what is not known here.
     """
-    arch = str(file.metadata.get("general.architecture"))
-    if arch not in ARCHITECTURES:
-        raise UnsupportedTensorError(
-            f"Architecture {arch!r} is not readable from GGUF yet; {', '.join(ARCHITECTURES)} are."
-        )
+    arch = _architecture(file)
     tensors = gguf_tensors(file, packed=packed, maker=maker)
     if arch in PAIRWISE:
         dims = replace(llama_dims(file.metadata), context_length=context_length)
@@ -73,6 +73,14 @@ def gguf_model(
         return GgufModel(target)
     beside = None if head_file is None else gguf_tensors(head_file, packed=packed, maker=maker)
     return _through_mlx_lm(file, LAYOUTS[arch](file.metadata), tensors, context_length, beside)
+
+
+def _architecture(file: GgufFile) -> str:
+    """Which of ARCHITECTURES a file has. Raises UnsupportedTensorError for another one."""
+    arch = str(file.metadata.get("general.architecture"))
+    if arch not in ARCHITECTURES:
+        raise UnsupportedTensorError(unknown_architecture(arch))
+    return arch
 
 
 def _through_mlx_lm(

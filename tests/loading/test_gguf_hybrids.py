@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mtplx.errors import CheckpointError, HeadError, UnsupportedTensorError
+from mtplx.loading.describe import describe
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_known import ARCHITECTURES
 from mtplx.loading.gguf_llama import PAIRWISE
@@ -192,6 +193,16 @@ def test_a_head_in_the_file_or_beside_it_drafts_alike(arch: str, tmp_path: Path)
         assert text == finish(start(DecodeState(model.target), PROMPT, depth=0))
         drafts.append(text)
     assert drafts[0] == drafts[1]
+
+
+def test_a_head_is_told_from_the_header(tmp_path: Path) -> None:
+    """Of the file itself; where there is none, nobody is told to train what cannot be trained."""
+    trunk, head = with_head("qwen35")
+    whole = write_case(tmp_path / "a.gguf", CASES["qwen35"], trunk | head, **MORE)
+    lone = describe(write_case(tmp_path / "b.gguf", CASES["qwen35"], trunk))
+    assert describe(whole).head == whole
+    assert lone.head is None
+    assert lone.no_head_reason == read(lone.path).no_head_reason
 
 
 def test_every_architecture_has_a_reader() -> None:
