@@ -122,6 +122,8 @@ def _profile(tables: Mapping[str, object]) -> Profile:
     costs, acceptance = parts.table("costs"), parts.table("acceptance")
     trials, measured = parts.table("trials"), parts.table("measured")
     choices = tuple(_choice(table) for table in parts.tables("choice"))
+    if not choices:
+        raise _WrongError("choice is empty, but must have one or more")
     notes = tuple(_each(parts.take("notes", list), str, "notes"))
     parts.end()
     found_key = {name: key.take(name, str, int, float) for name in KEY_FIELDS}
@@ -155,8 +157,10 @@ def _priors(acceptance: "_Table") -> dict[str, tuple[float, ...]]:
     priors = {}
     for name in list(acceptance.values):
         rates = tuple(_each(acceptance.take(name, list), float, f"acceptance.{name}"))
-        if not all(0 <= rate <= 1 for rate in rates):
-            raise _WrongError(f"acceptance.{name} is {list(rates)}, but shares are from 0 to 1")
+        if not rates or not all(0 <= rate <= 1 for rate in rates):
+            raise _WrongError(
+                f"acceptance.{name} is {list(rates)}, but must be shares from 0 to 1, one or more"
+            )
         priors["" if name == "any" else name] = rates
     return priors
 

@@ -36,6 +36,27 @@ def test_a_profile_comes_back_as_it_was(profile: Profile, tmp_path: Path) -> Non
     assert read_profile(write_profile(once, tmp_path)) == once
 
 
+@pytest.mark.parametrize(
+    ("column", "value"), [("tokens", "many"), ("rounds", 0), ("decode_s", 0.0), ("accepted", 3)]
+)
+def test_a_trial_that_cannot_be_is_told_by_its_row(
+    column: str, value: object, profile: Profile
+) -> None:
+    """Instead of a speed made of it."""
+    row = dict(zip(profile.trials.columns, profile.trials.rows[1], strict=True)) | {column: value}
+    rows = (profile.trials.rows[0], tuple(row.values()), *profile.trials.rows[2:])
+    edited = replace(profile, trials=replace(profile.trials, rows=rows))
+    with pytest.raises(ProfileError, match=rf"Row 2 .* {column} "):
+        trials_of(edited)
+
+
+def test_a_profile_without_choices_is_refused(profile: Profile, tmp_path: Path) -> None:
+    """Loading a model would have nothing to say of it."""
+    path = write_profile(replace(profile, choices=()), tmp_path)
+    with pytest.raises(ProfileError, match="choice is empty"):
+        read_profile(path)
+
+
 def test_a_person_can_read_it(profile: Profile) -> None:
     """The file says what it is, for which model, and why each depth was chosen."""
     text = as_toml(profile)
@@ -74,6 +95,7 @@ def test_every_part_of_the_key_counts(name: str, profile: Profile) -> None:
         ("fixed_s = ", "fixed_s = nan #", "costs.fixed_s is nan"),
         ("draft_s = [", "draft_s = [1.0, ", "draft_s"),
         ("any = [", "any = [1.5, ", "acceptance.any"),
+        ("any = [", "any = [] #", "acceptance.any is []"),
         ("depth = ", 'depth = "deep" #', "choice.depth is 'deep'"),
         ("ratio = [", "ratio = [1.0, ", "choice.ratio has 4 numbers"),
         ('columns = ["stage", ', "columns = [", "row 1 of trials has 15 values for 14"),

@@ -21,7 +21,7 @@ class Plan:
 
     classes, contexts: every class at every context (tokens, ascending). max_depth: the deepest arm.
     budget_s: when to stop, whatever is missing. seed: of orders, texts and intervals.
-    params, draft: how the user samples and drafts. saves: whether a profile is to be written.
+    params, draft: how the user samples and drafts.
     """
 
     classes: tuple[str, ...]

@@ -12,23 +12,25 @@ from mtplx.tuner.run import Outcome
 from mtplx.tuner.speeds import speed_intervals
 from mtplx.tuner.trial import CONFIRM, SEARCH, Cell, Sample, Trial
 
-COLUMNS = (
-    "stage",
-    "class",
-    "context",
-    "depth",
-    "seed",
-    "at_s",
-    "tokens",
-    "rounds",
-    "decode_s",
-    "draft_s",
-    "verify_s",
-    "by_head",
-    "drafted",
-    "accepted",
-    "lever",
-)
+_NUMBER = (int, float)
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "stage": (str,),
+    "class": (str,),
+    "context": (int,),
+    "depth": (int,),
+    "seed": (int,),
+    "at_s": _NUMBER,
+    "tokens": (int,),
+    "rounds": (int,),
+    "decode_s": _NUMBER,
+    "draft_s": _NUMBER,
+    "verify_s": _NUMBER,
+    "by_head": (int,),
+    "drafted": (list,),
+    "accepted": (list,),
+    "lever": (str,),
+}
+COLUMNS = tuple(_KINDS)
 
 
 def make_profile(
@@ -138,17 +140,27 @@ def _row(trial: Trial) -> tuple[object, ...]:
 def trials_of(profile: Profile) -> tuple[Trial, ...]:
     """The trials of a profile that was read from its file.
 
-    Raises ProfileError where its table is none of this version.
+    Raises ProfileError where its table is none of this version, or has a value that cannot be.
     """
     if profile.trials.columns != COLUMNS:
         raise ProfileError(
             f"The trials of the profile have the columns {', '.join(profile.trials.columns)}, and "
             f"not {', '.join(COLUMNS)}. Measure again with `mtplx tune --retune`."
         )
-    return tuple(_trial(dict(zip(COLUMNS, row, strict=True))) for row in profile.trials.rows)
+    rows = enumerate(profile.trials.rows, 1)
+    return tuple(_trial(number, dict(zip(COLUMNS, row, strict=True))) for number, row in rows)
 
 
-def _trial(row: dict[str, Any]) -> Trial:
+def _trial(number: int, row: dict[str, Any]) -> Trial:
+    for name, value in row.items():
+        is_meant = type(value) in _KINDS[name] and (
+            all(type(count) is int for count in value) if isinstance(value, list) else True
+        )
+        if not is_meant or (name in ("rounds", "decode_s") and not value > 0):
+            raise ProfileError(
+                f"Row {number} of the profile's trials has {name} {value!r:.60}, which cannot be. "
+                "Measure again with `mtplx tune --retune`."
+            )
     sample = Sample(
         num_tokens=row["tokens"],
         num_rounds=row["rounds"],

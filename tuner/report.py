@@ -72,7 +72,7 @@ def acceptance_lines(profile: Profile) -> list[str]:
     deepest = max((len(rates) for rates in profile.priors.values()), default=0)
     rows = [("accepted, %", *(str(place) for place in range(1, deepest + 1)))]
     rows += [
-        (kind or "any", *(f"{100 * rate:.0f}" for rate in rates))
+        (kind or "any", *(f"{100 * rate:.0f}" for rate in rates), *[""] * (deepest - len(rates)))
         for kind, rates in profile.priors.items()
     ]
     return aligned(rows, num_left=1)
