@@ -87,8 +87,8 @@ def generate(
     """
     params = replace(request.params(), logprobs=logprobs, logprobs_of=logprobs_of)
     _check(request, params, raw=raw, json=json, n=n)
-    if prompt_cache is not None and not prompt_cache.parent.is_dir():
-        raise UsageError(f"There is no folder {prompt_cache.parent} for --prompt-cache. Make it.")
+    if prompt_cache is not None:
+        _check_cache(prompt_cache, distributed=distributed)
     # mlx.launch gives every process a standard input that does not end.
     text = read_prompt(prompt, keep_end=raw, piped=not distributed)
     model, request, settled = _opened(request, raw=raw, distributed=distributed)
@@ -118,6 +118,17 @@ def _check(request: Request, params: SamplingParams, *, raw: bool, json: bool, n
         raise UsageError("--logprobs shows only in JSON. Add --json.")
     if raw and request.system:
         raise UsageError("--raw leaves out the chat template, and with it --system. Choose one.")
+
+
+def _check_cache(path: Path, *, distributed: bool) -> None:
+    """Refuse a prompt cache that could not be written when the reply is there."""
+    if distributed:
+        raise UsageError(
+            "--prompt-cache is for a model on one machine: of one that is split, no machine has "
+            "all that was read. Leave out one of --prompt-cache and --distributed."
+        )
+    if not path.parent.is_dir():
+        raise UsageError(f"There is no folder {path.parent} for --prompt-cache. Make it.")
 
 
 def _opened(

@@ -35,3 +35,10 @@ def test_a_file_that_cannot_serve_is_named(mtplx: Run, tiny: Path, tmp_path: Pat
     ran = mtplx(*ASK, "--model", tiny, "--prompt-cache", tmp_path / "no" / "file", "hello")
     assert ran.code == 2
     assert "--prompt-cache" in ran.err
+
+
+def test_a_split_model_has_no_prompt_cache(mtplx: Run, tiny: Path, tmp_path: Path) -> None:
+    """Refused before anything is loaded, not when the reply is there."""
+    ran = mtplx(*ASK, "--model", tiny, "--distributed", "--prompt-cache", tmp_path / "a", "hello")
+    assert ran.code == 2
+    assert "--prompt-cache is for a model on one machine" in ran.err
