@@ -185,11 +185,14 @@ def _sampling(name: str, value: object) -> object:
 
 
 def _depth(name: str, value: object) -> int | str:
+    from mtplx.depth import MAX_DEPTH
+
     if value in ("auto", "off"):
         return 0 if value == "off" else "auto"
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_DEPTH:
         raise ConfigError(
-            f'{name} is {value!r}, but must be a whole number of 0 or more, "auto" or "off".'
+            f"{name} is {value!r}, but must be a whole number from 0 to {MAX_DEPTH}, "
+            '"auto" or "off".'
         )
     return value
 

@@ -66,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "paths": {"errors"},
     "files": {"errors"},
-    "config": DISK | {"params"},
+    "config": DISK | {"depth", "params"},
     "config_edit": DISK | {"config"},
     "data": {"errors"},
     "prompts": {"data", "errors"},

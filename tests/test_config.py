@@ -103,6 +103,7 @@ def test_broken_toml_is_one_line_with_line_and_column(content: bytes, place: str
         ("[models.a]\ntop_k = -3", "[models.a]: top_k is -3"),
         ("depth = 'deep'", "depth is 'deep'"),
         ("depth = true", "depth is True"),
+        ("depth = 99", "depth is 99, but must be a whole number from 0 to 16"),
         ("model = ''", "model is ''"),
         ("folders = 'a'", "must be a list of texts"),
         ("folders = [1]", "an entry of folders is 1"),
