@@ -23,7 +23,7 @@ SHIPPED_PRIORS: Priors = {
 a class too, so that a few refusals are enough to tell."""
 
 _ROWS: dict[str, tuple[float, ...]] = {
-    # SmolLM2-135M in float32, passes of 1 to 4 rows; measured on two cores, as docs/speed.md has it
+    # SmolLM2-135M in float32, measured on two cores of an Intel Xeon
     "cpu": (1.0, 1.06, 1.21, 1.55, 1.85),
     "cpu, mlx": (1.0, 1.67, 2.39, 3.09),
     # matrices of 4 bits in MLX 0.32, 1 to 8 rows: ml-explore/mlx issues 3863 (M3 Max),

@@ -30,10 +30,6 @@ class BlockFormat:
     unpack: Callable[[Bytes], Unpacked]
     no_numbers: Callable[[Bytes], Array]
 
-    @property
-    def bits_per_weight(self) -> float:
-        return 8 * self.num_bytes / self.block
-
 
 def _halves(*places: int) -> Callable[[Bytes], Array]:
     """float16 numbers at these bytes: all bits of the exponent are set in those that are none."""

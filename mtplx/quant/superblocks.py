@@ -8,8 +8,6 @@ import numpy as np
 from mtplx.quant.bits import Bytes, Unpacked, fields, half, strided, words
 from mtplx.quant.flat import IQ4_VALUES
 
-WEIGHTS = 256
-
 
 def q2_k(blocks: Bytes) -> Unpacked:
     """16 bytes of scale and minimum, 64 bytes of two bits, d, dmin."""
