@@ -154,9 +154,14 @@ class Request(SamplingOptions):
         return [*system, Message("user", prompt)]
 
 
-def takes_request(verb: Callable[Concatenate[Request, _More], None]) -> Callable[..., None]:
-    """The verb with an option for each field of Request in place of its first parameter."""
-    options = [field for field in fields(Request) if field.name != "given"]
+def takes_request(
+    verb: Callable[Concatenate[Request, _More], None], *, without: tuple[str, ...] = ()
+) -> Callable[..., None]:
+    """The verb with an option for each field of Request in place of its first parameter.
+
+    without: fields that stay as they are by default and have none.
+    """
+    options = [field for field in fields(Request) if field.name not in ("given", *without)]
     own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
     takes_context = any(parameter.annotation is typer.Context for parameter in own)
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from mtplx.tuner.trial import Cell, Trial
 
 ALL_CLASSES = ",".join(CLASSES)
-_SENSELESS = ("depth", "max_tokens", "stop", "system")  # what a run decides itself, or leaves out
+_DECIDED_HERE = ("depth", "max_tokens", "stop", "system")
 
 Budget = Annotated[
     str, typer.Option(metavar="TIME", help="How long it may take, as in 90s, 5m or 1h.")
@@ -65,7 +66,7 @@ class _Run:
     folder: Path
 
 
-@takes_request
+@partial(takes_request, without=_DECIDED_HERE)
 def tune(
     request: Request,
     budget: Budget = "5m",
@@ -109,12 +110,6 @@ def tune(
 
 def _check(request: Request, chart: Path | None) -> None:
     """Refuse what cannot be meant before anything is loaded."""
-    for name in _SENSELESS:
-        if name in request.given:
-            raise UsageError(
-                f"--{name.replace('_', '-')} has no meaning here: `mtplx tune` chooses its own "
-                "prompts, depths and lengths. --max-depth is the deepest draft it measures."
-            )
     request.params()
     request.drafts()
     if chart is not None:

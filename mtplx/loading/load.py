@@ -38,7 +38,8 @@ class LoadedModel:
     """What `load` gives. Shared by any number of decode states.
 
     head: None where there is none for this trunk; `no_head_reason` then says why in one line.
-    context_note: why the target's context is shorter than the model's own, in one line; else None.
+    context_note: why the target's context is shorter than the model's own, and what else of the
+        checkpoint's wishes is not done, in one line; else None.
     depth_costs: what a profile of this machine says of it; `profile_note` says in one line which
         that is, or why one that is there is not used. paces: what this process learnt since.
     """
@@ -162,6 +163,7 @@ def _folder(
     path: Path, limit: int, group: mx.distributed.Group | None
 ) -> "tuple[FolderModel, Tokenizer, str | None]":
     from mtplx.loading.describe_folder import folder_memory
+    from mtplx.loading.expanded_tensors import ignored_directives
     from mtplx.loading.native_folder import folder_model
     from mtplx.loading.tokenizer_folder import tokenizer_from_folder
 
@@ -172,7 +174,8 @@ def _folder(
     model = folder_model(path, group)
     context, note = _fitting_context(path, need, model.target.context_length, limit)
     model = replace(model, target=replace(model.target, context_length=context))
-    return model, tokenizer_from_folder(path), note
+    notes = [*ignored_directives(path), *([note] if note else [])]
+    return model, tokenizer_from_folder(path), " ".join(notes) or None
 
 
 def _fitting_context(

@@ -1,5 +1,6 @@
 """From a name to a model that is ready to decode, with a head if there is one for it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -273,6 +274,15 @@ def test_a_file_without_rights_is_one_clear_error(model: Path) -> None:
             load(model)
     else:
         pytest.skip("this user may read everything")
+
+
+def test_what_a_checkpoint_asks_for_and_does_not_get_is_told(tmp_path: Path) -> None:
+    """A packed attention cache is not kept without a word."""
+    folder = write_folder(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"kv_cache_scheme": {"num_bits": 8}}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "packed attention cache" in str(load(folder).context_note)
 
 
 @pytest.mark.slow
