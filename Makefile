@@ -24,7 +24,7 @@ bench: $(VENV)/.installed ## Measure plain decoding and each draft depth on this
 	@$(BIN)/mtplx bench $(ARGS)
 
 test: $(VENV)/.installed-dev ## Run the whole test suite
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 exact: $(VENV)/.installed-dev ## Prove that drafting changes no distribution
 	@$(BIN)/python -m tests.exact $(ARGS)

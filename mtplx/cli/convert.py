@@ -77,7 +77,7 @@ def convert(
     shard_size: ShardSize = 2048,
     force: Force = False,
 ) -> None:
-    """Convert a Hugging Face checkpoint to MLX, its MTP head included.
+    """Make an MLX checkpoint that keeps its MTP head.
 
     One tensor after the other, so that a model larger than the memory can be converted. Everything
     written is read back and compared with the original. Ctrl-C stops it; the same command goes on

@@ -33,7 +33,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def profile() -> None:
-    """Show the profiles that `mtplx tune` has saved, carry them elsewhere, remove them.
+    """Show, carry and forget what `mtplx tune` has saved.
 
     A profile holds for one model on one machine with the software that it was measured with; where
     any of that has changed it is not used, and stays until it is forgotten.

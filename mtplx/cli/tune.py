@@ -78,7 +78,7 @@ def tune(
     json: Json = False,
     chart: Chart = None,
 ) -> None:
-    """Measure how deep to draft on this machine, and keep it where drafting pays.
+    """Measure how deep to draft here, and keep it where that pays.
 
     Plain decoding and every draft depth answer the same prompts with your own sampling. Where
     drafting is faster beyond chance, a profile is saved, which `mtplx chat` and `mtplx generate`

@@ -208,7 +208,7 @@ def test_killed_again_and_again_it_comes_to_the_same_end(
     while not out.exists():
         running = process(original, out)
         assert running.stdout is not None
-        for _ in range(moments.randint(3, 30)):  # of 29 steps
+        for _ in range(moments.randint(3, 18)):  # of 29 steps
             running.stdout.readline()
         time.sleep(moments.uniform(0, 0.01))
         running.kill()

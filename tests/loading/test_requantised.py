@@ -1,4 +1,4 @@
-"""The default model in every type that the gguf package can write: it still says what it said."""
+"""The default model in every type that the gguf package can write: it still says what it did."""
 
 from pathlib import Path
 
@@ -53,6 +53,9 @@ def requantised(source: Path, target: Path, kind: str) -> Path:
             writer.add_key_value(name, fieldname.contents(), types[0], sub_type=sub_type)
     quantisation = gguf.GGMLQuantizationType[kind]
     for tensor in stored.tensors:
+        if tensor.name == "token_embd.weight":  # as real files have it: in eight bits
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+            continue
         weights = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
         if weights.ndim < 2:
             writer.add_tensor(tensor.name, np.asarray(weights, np.float32))
