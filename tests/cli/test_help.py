@@ -98,13 +98,13 @@ def test_whoever_stops_reading_is_no_error(home: dict[str, str]) -> None:
 
 
 def test_help_of_every_verb_is_quick(home: dict[str, str]) -> None:
-    """Under 0.4 s of processor time, and without MLX."""
+    """Under 0.6 s of processor time on cores that others use as well, and without MLX."""
     for verb in ("chat", "models", "config"):
         before = os.times()
         command = [sys.executable, "-X", "importtime", "-m", "mtplx", verb, "--help"]
         ran = subprocess.run(command, env=home, capture_output=True, text=True, check=True)
         after = os.times()
         spent = after.children_user + after.children_system
-        assert spent - before.children_user - before.children_system < 0.4, verb
+        assert spent - before.children_user - before.children_system < 0.6, verb
         imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
         assert not imported & {"mlx.core", "numpy", "gguf", "mlx_lm", "tokenizers"}

@@ -20,7 +20,7 @@ NUM_FILES = 9
 ROOT = Path(__file__).parents[2]
 # What a process does that is to be killed or to meet its limits: the conversion, and nothing else.
 CONVERT = """
-import resource, sys
+import resource, sys, time
 from pathlib import Path
 from mtplx.conversion.convert import convert
 from mtplx.conversion.plan import Options
@@ -31,7 +31,7 @@ if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
     convert(Path(sys.argv[1]), Path(sys.argv[2]), Options(bits=4, shard_bytes=100_000),
-            tell=lambda *told: print(*told, flush=True))
+            tell=lambda *told: (print(*told, flush=True), time.sleep(0.01)))
 except MtplxError as error:
     sys.exit(str(error))
 """

@@ -5,9 +5,17 @@ from collections.abc import Iterator
 import mlx.core as mx
 import pytest
 
+from mtplx.models import gated_delta
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _without_compiler() -> Iterator[None]:
     mx.disable_compile()
     yield
     mx.enable_compile()
+
+
+@pytest.fixture
+def mlx_lms_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gated delta rule as mlx-lm computes it, which a fast BLAS takes another way to."""
+    monkeypatch.setattr(gated_delta, "rule_here", lambda maker=None: None)

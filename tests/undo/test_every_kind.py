@@ -38,6 +38,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.usefixtures("mlx_lms_rule")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_pass_is_mlx_lms_own(name: str) -> None:
     """Our caches change no bit of the logits."""

@@ -130,6 +130,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.usefixtures("mlx_lms_rule")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
 def test_a_mistake_in_undoing_is_noticed(mutant: Mutant) -> None:
     """The test that is named for it fails once it is in the code."""

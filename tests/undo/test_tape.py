@@ -80,6 +80,7 @@ def counted(model: Any) -> Counter[str]:
     return counts
 
 
+@pytest.mark.usefixtures("mlx_lms_rule")
 @pytest.mark.parametrize("name", TAPED)
 def test_without_a_tape_undoing_costs_one_more_small_pass_of_the_mixers(name: str) -> None:
     """Then, and only then, each projection of a mixer is used once more, and the state is the
@@ -141,6 +142,7 @@ def _can_be_quantised(module: Any) -> bool:
     return isinstance(module, nn.Linear) and module.weight.shape[-1] % 32 == 0
 
 
+@pytest.mark.usefixtures("mlx_lms_rule")
 def test_a_model_that_records_works_with_mlx_lms_own_cache() -> None:
     """As it did before."""
     from mlx_lm.models.cache import make_prompt_cache
