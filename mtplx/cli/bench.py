@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtplx.cli.interrupts import insistent
 from mtplx.cli.model import load_model
 from mtplx.cli.options import DEFAULT_MODEL, Head, Model
 from mtplx.cli.output import is_terminal, notice, write
@@ -112,7 +113,7 @@ def _bench_kernels(*, quiet: bool) -> None:
     require_gpu()
     ceiling = read_ceiling(NUM_BYTES).all_threads
     rows = []
-    with _progress(quiet) as progress:
+    with _progress(quiet) as tell, insistent(tell) as progress:
         for done, (name, matrix) in enumerate(matrices()):
             progress(done, len(FORMATS), name)
             rows += measure_format(name, matrix, ceiling)
@@ -165,7 +166,7 @@ def _measured(model: "LoadedModel", plan: "Plan", *, quiet: bool) -> "Report":
 
     if is_busy(busy_cores()):
         notice("Other processes keep this machine busy. Stop them for figures that mean something.")
-    with _progress(quiet) as progress:
+    with _progress(quiet) as tell, insistent(tell) as progress:
         return run(model, plan, progress)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from mtplx.cli.choose import complete_model
+from mtplx.cli.interrupts import insistent
 from mtplx.cli.model import find_model
 from mtplx.cli.output import is_terminal, notice, write
 from mtplx.errors import UsageError
@@ -93,13 +94,13 @@ def convert(
         raise UsageError(
             f"{folder} is a GGUF file, which MTPLX loads as it is. Give a folder of safetensors."
         )
-    with _shown() as tell:
+    with _shown() as tell, insistent(tell) as told:
         made = convert_folder(
             folder,
             out,
             options,
             force=force,
-            tell=tell,
+            tell=told,
             warn=lambda reason: notice(f"There will be no MTP head: {reason}"),
         )
     write(_as_text(made))

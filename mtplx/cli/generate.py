@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mtplx.cli.figures import figures
+from mtplx.cli.interrupts import insistent
 from mtplx.cli.model import load_model
 from mtplx.cli.options import Request, takes_request
 from mtplx.cli.output import is_terminal, notice, write, write_json
@@ -178,12 +179,16 @@ def _replies(
         save_prompt_cache(state, model, prompt_cache)
 
 
+def _drop(text: str) -> None:
+    """What is written elsewhere is not written here."""
+
+
 def _reply(events: "Iterator[TextEvent]", *, quiet: bool, ends_line: bool) -> "Result":
     result = None
-    for event in events:
-        if not quiet:
-            write(event.text)
-        result = event.result
+    with insistent(_drop if quiet else write) as show:
+        for event in events:
+            show(event.text)
+            result = event.result
     assert result is not None
     if not quiet and (ends_line or is_terminal(sys.stdout)):
         write("\n")

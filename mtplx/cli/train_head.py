@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtplx.cli.interrupts import insistent
 from mtplx.cli.model import load_model
 from mtplx.cli.output import is_terminal, notice
 from mtplx.errors import UsageError
@@ -162,8 +163,8 @@ def _train(plan: "Plan", loaded: "LoadedModel", out: Path | None) -> None:
         raise UsageError(f"--out {target}: a head is a .safetensors file, so call it that.")
     ensure_dir(target.parent)
     notice(f"The run is kept in {plan.folder}; Ctrl-C stops it, the same command goes on.")
-    with _shown() as tell:
-        result = run(plan, loaded, tell)
+    with _shown() as tell, insistent(tell) as told:
+        result = run(plan, loaded, told)
     finish(result.head, target)
     for line in result.lines():
         typer.echo(line)
