@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from mtplx.cli.interrupts import insistent
 from mtplx.cli.model import load_model
 from mtplx.cli.options import Request, takes_request
 from mtplx.cli.output import is_terminal, notice, write, write_json
@@ -84,6 +85,8 @@ def tune(
     drafting is faster beyond chance, a profile is saved, which `mtplx chat` and `mtplx generate`
     then use; otherwise nothing is. Ctrl-C and the end of the budget leave everything as it was.
     """
+    from mtplx.paths import ensure_dir
+
     _check(request, chart)
     run = _prepared(request, budget, contexts, classes, max_depth)
     if dry_run:
@@ -92,19 +95,21 @@ def tune(
     if run.model.depth_costs is not None and not retune:
         _tell_of_old_one(run.model, json=json)
         return
+    ensure_dir(run.folder)  # before minutes are spent on what could not be kept
     outcome, profile = _measured(run, quiet=json)
     path, problem = _saved(outcome, profile, run.folder)
     if json:
         write_json(as_json(outcome, profile, path))
     else:
         show(outcome, profile, path)
+    if problem is not None:
+        _rescue(profile, json=json)
     if chart is not None:
         from mtplx.tuner.chart import write_chart
 
         write_chart(profile, chart)
         notice(f"The chart is in {chart}.")
     if problem is not None:
-        _rescue(profile, json=json)
         raise problem
 
 
@@ -123,7 +128,6 @@ def _prepared(
 ) -> _Run:
     from mtplx.cli.effective import effective_settings
     from mtplx.generate import encode_prompt
-    from mtplx.paths import ensure_dir
     from mtplx.profile import profiles_dir
     from mtplx.tuner.cells import make_cells
     from mtplx.tuner.plan import Plan, parse_budget, parse_classes, parse_contexts, usual_contexts
@@ -138,7 +142,7 @@ def _prepared(
     params = _without_limits(effective.params)
     plan = Plan(kinds, lengths, params, request.drafts(), budget_s, max_depth)
     cells = make_cells(lambda text: encode_prompt(model.tokenizer, text), kinds, lengths)
-    return _Run(model, plan, cells, ensure_dir(profiles_dir()))
+    return _Run(model, plan, cells, profiles_dir())
 
 
 def _without_limits(params: "SamplingParams") -> "SamplingParams":
@@ -204,7 +208,7 @@ def _measured(run: _Run, *, quiet: bool) -> "tuple[Outcome, Profile]":
     before = conditions()
     bench = ProductBench(run.model, run.plan.params)
     try:
-        with _watching(run, quiet) as told:
+        with _watching(run, quiet) as tell, insistent(tell) as told:
             outcome = measure(bench, run.cells, run.plan, told)
     except KeyboardInterrupt:
         notice("Stopped. Nothing was saved; what was there before is as it was.")

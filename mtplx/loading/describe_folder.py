@@ -22,13 +22,13 @@ from mtplx.loading.description import (
     number_or_none,
     text_or_none,
 )
+from mtplx.loading.find_head import unusable_head
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.memory import MemoryNeed, folder_need
 from mtplx.loading.native_folder import (
     OpenedFolder,
     open_native_folder,
     opened_head,
-    unusable_head,
 )
 from mtplx.loading.stored_tensors import read_config
 from mtplx.loading.tensor_list import TensorEntry, num_weights, safetensors_entries

@@ -32,6 +32,11 @@ def head_candidates(model: Path, trunk: str) -> Iterator[Path]:
         yield packaged
 
 
+def unusable_head(error: Exception | str) -> str:
+    """Why there is no drafting, in one line, where a head is there."""
+    return f"the MTP head that is there cannot be used: {str(error).rstrip('.')}."
+
+
 def find_head(model: Path, trunk: str) -> Path | None:
     """The first candidate, whether or not it turns out to be of use."""
     return next(head_candidates(model, trunk), None)

