@@ -73,7 +73,7 @@ def main() -> None:
     for length in LENGTHS:
         caches = {
             "whole": filled(AttentionCache(), length),
-            "window": filled(SinkCache(WINDOW), length),
+            "window": filled(SinkCache(window=WINDOW), length),
         }
         times: dict[str, list[float]] = {kind: [] for kind in caches}
         for turn in range(ROUNDS + 2):

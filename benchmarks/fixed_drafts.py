@@ -49,6 +49,9 @@ class Watch:
     def num_bytes(self) -> int:
         return self.inner.num_bytes
 
+    def look_back(self, window: int | None) -> None:
+        self.inner.look_back(window)
+
     def observe(self, rows: DraftInput) -> None:
         self.inner.observe(rows)
 

@@ -77,11 +77,16 @@ were, by its place in the draft."""
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a profile knows of a model on a machine. name: of the profile, as it is shown."""
+    """What a profile knows of a model on a machine.
+
+    name: of the profile, as it is shown. window: tokens that the head looks back over where nobody
+        says otherwise, None for all.
+    """
 
     curve: CostCurve
     priors: Priors
     name: str
+    window: int | None = None
 
 
 def expected_tokens(rates: Sequence[float], num_drafted: int) -> float:

@@ -62,6 +62,8 @@ def decode(
     room = _room_after(prompt_ids, state.target)
     stats.num_prompt_tokens = len(prompt_ids)
     feeds_head = drafting and draft.uses_head
+    if feeds_head and state.drafter is not None:
+        state.drafter.look_back(draft.window or None)
     stats.num_reused_tokens = state.begin(prompt_ids, drafting=feeds_head, progress=progress)
     stats.total_s = stats.prefill_s = time.perf_counter() - started_s
     has_drafter = (draft.uses_head and state.drafter is not None) or draft.mode == "lookup"

@@ -23,6 +23,9 @@ class DraftOptions:
         going by the head's own probabilities; 0 never does. Each drafted token then costs a read
         of the device, so None is 0 on a GPU, and on a CPU, which has worked it out anyway, 0.1:
         about what a row more to verify costs.
+    window: tokens of the text that the head looks back over, besides the first few; 0 is all.
+        Behind a long text its steps then cost less and foresee less. None is what `mtplx tune`
+        found to be faster, else all.
     lookup: whether what followed an earlier occurrence of the last tokens may be drafted, in place
         of the head's tokens or after them, where more of it is expected to be accepted.
 
@@ -32,6 +35,7 @@ class DraftOptions:
     mode: str = "auto"
     temperature: float | None = None
     stop: float | None = None
+    window: int | None = None
     lookup: bool = True
 
     def __post_init__(self) -> None:
@@ -41,6 +45,8 @@ class DraftOptions:
             raise _wrong("temperature", self.temperature, "None or a number from 1e-9 to 1e9")
         if self.stop is not None and not _is_number(self.stop, 0, 1):
             raise _wrong("stop", self.stop, "None or a number from 0 (off) to 1")
+        if self.window is not None and not _is_whole(self.window):
+            raise _wrong("window", self.window, "None or a whole number of 0 (all) or more")
         if not isinstance(self.lookup, bool):
             raise _wrong("lookup", self.lookup, "True or False")
 
@@ -53,6 +59,10 @@ class DraftOptions:
     def looks_up(self) -> bool:
         """Whether repetitions are drafted."""
         return self.lookup or self.mode == "lookup"
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_number(value: object, low: float, high: float) -> bool:

@@ -18,7 +18,14 @@ from mtplx.logprobs import TokenLogprobs
 from mtplx.params import SamplingParams
 from mtplx.request import MAX_DEPTH as MAX_DEPTH
 from mtplx.request import EncodedPrompt as EncodedPrompt
-from mtplx.request import checked_depth, checked_params, depth_name, depth_policy, with_breakers
+from mtplx.request import (
+    as_tuned,
+    checked_depth,
+    checked_params,
+    depth_name,
+    depth_policy,
+    with_breakers,
+)
 from mtplx.request import encode_prompt as encode_prompt
 from mtplx.result import Result as Result
 from mtplx.result import ScoredToken
@@ -179,7 +186,7 @@ def stream(
     chosen = checked_params(params, fields)
     loaded = model if isinstance(model, LoadedModel) else load(model)
     chosen = with_breakers(chosen, loaded.tokenizer)
-    draft = draft or DraftOptions()
+    draft = as_tuned(draft or DraftOptions(), loaded)
     if not isinstance(prompt, EncodedPrompt):
         prompt = EncodedPrompt(encode_prompt(loaded.tokenizer, prompt, raw=raw))
     used = state if state is not None else loaded.new_state(list(prompt.token_ids))

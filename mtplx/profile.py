@@ -71,6 +71,7 @@ class Profile:
     """key: by KEY_FIELDS. measured: when, how and under which conditions, for people.
 
     curve, priors: what the depth of a request is chosen by.
+    window: tokens that the head had better look back over, None for all.
     notes: what else a person should know, such as that the machine was busy meanwhile.
     """
 
@@ -79,6 +80,7 @@ class Profile:
     choices: tuple[Choice, ...]
     curve: CostCurve
     priors: Priors
+    window: int | None = None
     notes: tuple[str, ...] = ()
     trials: Trials = field(default_factory=lambda: Trials((), ()))
 

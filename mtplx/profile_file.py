@@ -53,6 +53,8 @@ def as_toml(profile: Profile) -> str:
     )
     document["format"] = FORMAT
     document["notes"] = list(profile.notes)
+    if profile.window is not None:
+        document["draft_window"] = profile.window
     document["key"] = dict(profile.key)
     document["measured"] = _plain(profile.measured)
     document["choice"] = [_choice_table(choice) for choice in profile.choices]
@@ -125,6 +127,9 @@ def _profile(tables: Mapping[str, object]) -> Profile:
     if not choices:
         raise _WrongError("choice is empty, but must have one or more")
     notes = tuple(_each(parts.take("notes", list), str, "notes"))
+    window = parts.take("draft_window", int) if "draft_window" in parts.values else None
+    if window is not None and window < 1:
+        raise _WrongError(f"draft_window is {window}, but must be 1 or more")
     parts.end()
     found_key = {name: key.take(name, str, int, float) for name in KEY_FIELDS}
     key.end()
@@ -135,6 +140,7 @@ def _profile(tables: Mapping[str, object]) -> Profile:
         choices=choices,
         curve=_curve(costs),
         priors=_priors(acceptance),
+        window=window,
         notes=notes,
         trials=_trials(trials),
     )

@@ -92,6 +92,13 @@ def checked_depth(
     return depth
 
 
+def as_tuned(draft: DraftOptions, model: LoadedModel) -> DraftOptions:
+    """The options with what the model's profile found best, where they leave it open."""
+    if model.depth_costs is None or draft.window is not None:
+        return draft
+    return replace(draft, window=model.depth_costs.window)
+
+
 def depth_policy(
     model: LoadedModel,
     depth: int | str | DepthPolicy | None,

@@ -187,6 +187,12 @@ class Drafter(Protocol):
     def num_rows(self) -> int:
         """Committed (hidden, next token) rows its state holds."""
 
+    def look_back(self, window: int | None) -> None:
+        """Attend to so many tokens besides the first few from now on; None is all of them.
+
+        State that has a window of its own, or no attention, stays as it is.
+        """
+
     def observe(self, rows: DraftInput) -> None:
         """Take committed rows into the state, as in prefill."""
 

@@ -8,10 +8,12 @@ import pytest
 
 from mtplx import DraftOptions
 from mtplx.auto_depth import AutoDepth
+from mtplx.cache import SinkCache
 from mtplx.costs import CostCurve, Tuned
 from mtplx.errors import UsageError
 from mtplx.generate import generate
 from mtplx.loading.load import LoadedModel, load
+from mtplx.models.drafter import HeadDrafter
 from mtplx.pace import Pace
 from mtplx.params import SamplingParams
 from mtplx.shipped_costs import SHIPPED_PRIORS, shipped_curve
@@ -175,6 +177,18 @@ def test_a_profile_is_where_the_times_begin(model: LoadedModel) -> None:
     assert isinstance(state.policy, AutoDepth)
     assert state.policy.pace.curve is DEAR
     assert result.num_tokens > 0
+
+
+@pytest.mark.parametrize(("asked", "used"), [(None, 6), (0, None), (9, 9)])
+def test_the_head_looks_back_as_tuned_where_nobody_says_otherwise(
+    asked: int | None, used: int | None, model: LoadedModel
+) -> None:
+    tuned = replace(model, depth_costs=Tuned(CHEAP, SHIPPED_PRIORS, "scripted", window=6))
+    state = tuned.new_state()
+    generate(tuned, TEXT, SAMPLED, depth=2, draft=DraftOptions(window=asked), state=state)
+    assert isinstance(state.drafter, HeadDrafter)
+    windows = [layer.window for layer in state.drafter.cache if isinstance(layer, SinkCache)]
+    assert windows == [used]
 
 
 def test_auto_is_what_nobody_says(model: LoadedModel) -> None:

@@ -57,6 +57,18 @@ def test_a_profile_without_choices_is_refused(profile: Profile, tmp_path: Path) 
         read_profile(path)
 
 
+@pytest.mark.parametrize("window", [None, 512])
+def test_a_window_comes_back(window: int | None, profile: Profile, tmp_path: Path) -> None:
+    path = write_profile(replace(profile, window=window), tmp_path)
+    assert read_profile(path).window == window
+
+
+def test_a_window_of_nothing_is_refused(profile: Profile, tmp_path: Path) -> None:
+    path = write_profile(replace(profile, window=0), tmp_path)
+    with pytest.raises(ProfileError, match="draft_window is 0"):
+        read_profile(path)
+
+
 def test_a_person_can_read_it(profile: Profile) -> None:
     """The file says what it is, for which model, and why each depth was chosen."""
     text = as_toml(profile)

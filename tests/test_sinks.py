@@ -17,7 +17,7 @@ def random_rows(num_rows: int, seed: int) -> mx.array:
 
 def attended(blocks: list[int]) -> mx.array:
     """What the queries of consecutive passes find, [1, 2, T, 8]."""
-    cache, start, found = SinkCache(WINDOW), 0, []
+    cache, start, found = SinkCache(window=WINDOW), 0, []
     q, k, v = (random_rows(LENGTH, seed) for seed in range(3))
     for length in blocks:
         rows = slice(start, start + length)
@@ -48,7 +48,7 @@ def test_rows_see_the_sinks_and_the_window_however_they_are_passed(blocks: list[
 
 def test_a_single_row_reads_no_more_than_it_sees() -> None:
     """What a draft step fetches does not grow with the text."""
-    cache = SinkCache(WINDOW)
+    cache = SinkCache(window=WINDOW)
     cache.update_and_fetch(random_rows(LENGTH, 0), random_rows(LENGTH, 1))
     keys, values = cache.update_and_fetch(random_rows(1, 2), random_rows(1, 3))
     assert keys.shape[2] == values.shape[2] == SINKS + WINDOW

@@ -1,6 +1,7 @@
 """Other ways of drafting than the user's, tried where drafting has won and time is left.
 
-What wins is told and recorded, not set: how drafts are made stays the user's choice.
+What wins is told and recorded. A window of the head's attention, which nobody could guess, becomes
+part of the profile; the rest stays the user's choice.
 """
 
 import statistics
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from mtplx.draft_options import DraftOptions
 from mtplx.profile import Choice, Interval
 from mtplx.tuner.confirm import Pair, ratios
-from mtplx.tuner.plan import Plan
+from mtplx.tuner.plan import MIN_CONTEXT, Plan
 from mtplx.tuner.search import MIN_EFFECT
 from mtplx.tuner.session import Session
 from mtplx.tuner.statistics import chance_of_mean, interval
@@ -18,6 +19,7 @@ from mtplx.tuner.trial import CONFIRM, LEVER, Cell
 from mtplx.tuner.verdict import Verdict
 
 NUM_PAIRS = 6
+WINDOWS = 4  # a window of so many to the text is tried
 MAX_CHANCE = 0.01
 _FIRST_TURN = 500
 
@@ -26,7 +28,8 @@ _FIRST_TURN = 500
 class Lever:
     """A way of drafting against the user's own, in one cell.
 
-    flag: how it is asked for on the command line. ratio: its speed over the user's.
+    flag: how it is asked for on the command line. ratio: its speed over the user's. window: of the
+        head's attention, where that is what was tried.
     """
 
     flag: str
@@ -34,22 +37,34 @@ class Lever:
     context: int
     ratio: Interval
     wins: bool
+    window: int | None = None
 
 
 def try_levers(session: Session, verdict: Verdict) -> tuple[Lever, ...] | None:
-    """All levers in the cell where drafting gains most; None where there is no time for that."""
+    """All levers, each in the cell that it matters most in; None where there is no time for that.
+
+    That is where drafting gains most, and for a window the longest text for which drafting pays.
+    """
     drafted = [choice for choice in verdict.choices if choice.depth and choice.ratio]
     if not verdict.saves or not drafted:
         return None
-    best = max(drafted, key=lambda choice: choice.ratio.median if choice.ratio else 0.0)
-    candidates = list(_candidates(session.plan))
-    if _needed_s(session, best) * len(candidates) > 0.8 * session.left_s:
+    best = max(drafted, key=_gain)
+    candidates = [(best, flag, options) for flag, options in _candidates(session.plan)]
+    longest = max(drafted, key=lambda choice: (choice.context, _gain(choice)))
+    if session.plan.draft.window is None and longest.context >= WINDOWS * MIN_CONTEXT:
+        window = 1 << ((longest.context // WINDOWS).bit_length() - 1)
+        options = replace(session.plan.draft, window=window)
+        candidates.append((longest, f"--draft-window {window}", options))
+    if sum(_needed_s(session, choice) for choice, *_ in candidates) > 0.8 * session.left_s:
         return None
-    cell = next(t.cell for t in session.trials if _is_cell(t.cell, best))
     return tuple(
-        _tried(session, cell, best.depth, flag, options, MAX_CHANCE / len(candidates))
-        for flag, options in candidates
+        _tried(session, choice, flag, options, MAX_CHANCE / len(candidates))
+        for choice, flag, options in candidates
     )
+
+
+def _gain(choice: Choice) -> float:
+    return choice.ratio.median if choice.ratio else 0.0
 
 
 def _candidates(plan: Plan) -> Iterator[tuple[str, DraftOptions]]:
@@ -78,15 +93,16 @@ def _is_cell(cell: Cell, choice: Choice) -> bool:
 
 
 def _tried(
-    session: Session, cell: Cell, depth: int, flag: str, options: DraftOptions, max_chance: float
+    session: Session, choice: Choice, flag: str, options: DraftOptions, max_chance: float
 ) -> Lever:
+    cell = next(t.cell for t in session.trials if _is_cell(t.cell, choice))
     session.open(cell)
     pairs = []
     for turn in range(NUM_PAIRS):
         order = ("", flag) if turn % 2 else (flag, "")
         done = {
             name: session.take(
-                LEVER, cell, depth, _FIRST_TURN + turn, options if name else None, name
+                LEVER, cell, choice.depth, _FIRST_TURN + turn, options if name else None, name
             )
             for name in order
         }
@@ -96,4 +112,4 @@ def _tried(
         ratio.median >= 1 + MIN_EFFECT
         and chance_of_mean([pair.log_ratio for pair in pairs]) <= max_chance
     )
-    return Lever(flag, cell.kind, cell.context, ratio, wins)
+    return Lever(flag, cell.kind, cell.context, ratio, wins, options.window)

@@ -22,7 +22,8 @@ class ProductBench:
     """`mtplx.generate` with a loaded model, and the machine's clock."""
 
     def __init__(self, model: LoadedModel, params: SamplingParams) -> None:
-        self._model, self._params = model, params
+        # What an earlier run found must not steer this one.
+        self._model, self._params = replace(model, depth_costs=None), params
         self._states: dict[Cell, DecodeState] = {}
 
     def now_s(self) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 from mtplx.errors import ProfileError
 from mtplx.profile import Interval, Profile, Trials
 from mtplx.tuner.conditions import Conditions, remarks
+from mtplx.tuner.levers import Lever
 from mtplx.tuner.plan import Plan
 from mtplx.tuner.run import Outcome
 from mtplx.tuner.speeds import speed_intervals
@@ -47,6 +48,7 @@ def make_profile(
         choices=outcome.verdict.choices,
         curve=outcome.costs.curve,
         priors=outcome.priors,
+        window=next((lever.window for lever in _winning(outcome) if lever.window), None),
         notes=notes(outcome, before, after),
         trials=Trials(COLUMNS, tuple(map(_row, outcome.trials))),
     )
@@ -69,11 +71,14 @@ def notes(outcome: Outcome, before: Conditions, after: Conditions) -> tuple[str,
         )
     lines += [
         f"{lever.flag} was {_times(lever.ratio)} as fast for {lever.kind} at {lever.context} "
-        "tokens; it is yours to set."
-        for lever in outcome.levers or ()
-        if lever.wins
+        f"tokens; it is {'used from now on' if lever.window else 'yours to set'}."
+        for lever in _winning(outcome)
     ]
     return tuple(lines)
+
+
+def _winning(outcome: Outcome) -> list[Lever]:
+    return [lever for lever in outcome.levers or () if lever.wins]
 
 
 def _times(span: Interval) -> str:

@@ -62,10 +62,11 @@ _NAMES = {
     "draft": ("mode",),
     "draft_temp": ("temperature",),
     "draft_stop": ("stop",),
+    "draft_window": ("window",),
     "dry_breaker": ("dry_breakers",),
     "allow": ("allowed_ids",),
 }
-_DRAFT = frozenset({"draft", "draft_temp", "draft_stop", "lookup"})
+_DRAFT = frozenset({"draft", "draft_temp", "draft_stop", "draft_window", "lookup"})
 _THINK = {None: (None, True), "on": (True, True), "off": (False, True), "hide": (None, False)}
 
 

@@ -123,6 +123,16 @@ class Request(SamplingOptions):
             show_default="0.1 on a CPU, 0 on a GPU",
         ),
     ] = None
+    draft_window: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Tokens of the text that the head looks back over; 0 is all.",
+            rich_help_panel=DRAFTING,
+            show_default="as tuned, else 0",
+        ),
+    ] = None
     lookup: Annotated[
         bool,
         typer.Option(
@@ -145,7 +155,11 @@ class Request(SamplingOptions):
     def drafts(self) -> DraftOptions:
         """Raises UsageError, naming the field, its value and what it may be."""
         return DraftOptions(
-            mode=self.draft, temperature=self.draft_temp, stop=self.draft_stop, lookup=self.lookup
+            mode=self.draft,
+            temperature=self.draft_temp,
+            stop=self.draft_stop,
+            window=self.draft_window,
+            lookup=self.lookup,
         )
 
     def messages(self, prompt: str) -> list[Message]:

@@ -46,7 +46,8 @@ def with_profile(model: "LoadedModel") -> "LoadedModel":
     if found.profile is None:
         return replace(model, profile_note=found.note)
     profile = found.profile
-    tuned = Tuned(profile.curve, profile.priors, f"{profile.model} of {profile.date}")
+    name = f"{profile.model} of {profile.date}"
+    tuned = Tuned(profile.curve, profile.priors, name, profile.window)
     return replace(model, depth_costs=tuned, profile_note=found.note)
 
 

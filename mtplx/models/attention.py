@@ -16,7 +16,9 @@ class Rows:
     """T consecutive rows of a sequence, from position `offset` on.
 
     cos, sin: [T, head_dim], the two halves of a head side by side; sin is negative in the first.
-    mask: [T, offset + T], 0 or -inf. None of them on a GPU, and no mask for a single row.
+        Neither on a GPU.
+    mask: [T, S] over what is attended to, 0 or -inf; None for a single row that sees all of it, and
+        on a GPU where rows see what is before them.
     freqs: [head_dim / 2], on a GPU where the wavelengths are stretched.
     """
 
@@ -79,8 +81,10 @@ def attend(q: mx.array, keys: mx.array, values: mx.array, rows: Rows) -> mx.arra
     batch, heads, num_rows, width = q.shape
     scale = width**-0.5
     if rows.cos is None:
-        mask = "causal" if num_rows > 1 else None
-        return mx.fast.scaled_dot_product_attention(q, keys, values, scale=scale, mask=mask)
+        mask = "causal" if rows.mask is None else rows.mask.astype(q.dtype)
+        return mx.fast.scaled_dot_product_attention(
+            q, keys, values, scale=scale, mask=mask if num_rows > 1 else None
+        )
     # The heads that share a key head are one product, whose rows are theirs. Powers of two, because
     # they take MLX's CPU a third of the time that exp takes.
     groups = (q * (scale * math.log2(math.e))).reshape(batch, keys.shape[1], -1, width)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from mtplx.cache.sinks import SinkCache
 from mtplx.cache.snapshots import pack, unpack
 from mtplx.models.shortlist import Shortlist
 from mtplx.speculation import Draft, DraftInput, DrawDraft, HiddenStage, LayerCache, Snapshot
@@ -87,6 +88,11 @@ class HeadDrafter:
     def cache(self) -> list[LayerCache]:
         """The caches of all modules, in order."""
         return [layer for module in self.modules for layer in module]
+
+    def look_back(self, window: int | None) -> None:
+        for layer in self.cache:
+            if isinstance(layer, SinkCache):
+                layer.window = window
 
     def observe(self, rows: DraftInput) -> None:
         self._commit(rows)

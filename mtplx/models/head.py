@@ -11,11 +11,12 @@ every committed row, so the head is fed the prompt as well.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
-from mtplx.cache import AttentionCache
+from mtplx.cache import AttentionCache, SinkCache
+from mtplx.models.attention import Rows
 from mtplx.models.drafter import HeadRows
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget, rows_after, run_block
 from mtplx.models.matrix import DenseMatrix, Matrix
@@ -58,11 +59,19 @@ def run_head(
 ) -> mx.array:
     """g [T, D] of T rows, appended to the head's caches."""
     x = join(head, dims.norm_eps, embedding, hidden)[None]
-    rows = rows_after(dims, cache[0].offset, x.shape[1])
+    rows = _rows(dims, cache[0], x.shape[1])
     for block, layer in zip(head.blocks, cache, strict=True):
         assert isinstance(layer, AttentionCache)
         x = run_block(dims, block, x, rows, layer)
     return mx.fast.rms_norm(x[0], head.norm, dims.norm_eps)
+
+
+def _rows(dims: LlamaDims, layer: LayerCache, num_rows: int) -> Rows:
+    """The rows of a pass, which see what the head's caches let them see."""
+    rows = rows_after(dims, layer.offset, num_rows)
+    if num_rows == 1 or not isinstance(layer, SinkCache) or not layer.hides(num_rows):
+        return rows
+    return replace(rows, mask=mx.where(layer.seen(num_rows), 0.0, -mx.inf))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,7 @@ class LlamaHead:
     chained: bool = True
 
     def make_cache(self) -> list[list[LayerCache]]:
-        return [[AttentionCache(f"mtp.layers.{i}.attn") for i in range(len(self.weights.blocks))]]
+        return [[SinkCache(f"mtp.layers.{i}.attn") for i in range(len(self.weights.blocks))]]
 
     def run(
         self, module: int, token_ids: mx.array, hidden: mx.array, cache: list[LayerCache]

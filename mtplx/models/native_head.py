@@ -63,17 +63,12 @@ class HeadParts:
 
 @dataclass(frozen=True, slots=True)
 class NativeHead:
-    """A head on its trunk (drafter.Head).
-
-    window: tokens that its attention looks back over, besides the first few of the text; None is
-        all. Layers that have a window of their own keep it.
-    """
+    """A head on its trunk (drafter.Head)."""
 
     family: MtpFamily
     target: MlxLmTarget
     modules: tuple[Any, ...]  # HeadModule
     blocks: tuple[BuiltBlock, ...]
-    window: int | None = None
 
     @property
     def hidden_stage(self) -> HiddenStage:
@@ -84,9 +79,7 @@ class NativeHead:
         return self.family.chained
 
     def make_cache(self) -> list[list[LayerCache]]:
-        return [
-            [_windowed(layer, self.window) for layer in block.make_cache()] for block in self.blocks
-        ]
+        return [[_with_sinks(layer) for layer in block.make_cache()] for block in self.blocks]
 
     def run(
         self, module: int, token_ids: mx.array, hidden: mx.array, cache: list[LayerCache]
@@ -121,10 +114,9 @@ def named_arrays(module: Any) -> list[tuple[str, mx.array]]:
     return list(named)
 
 
-def _windowed(layer: LayerCache, window: int | None) -> LayerCache:
-    if window is None or type(layer) is not AttentionCache:
-        return layer
-    return SinkCache(window, layer.name)
+def _with_sinks(layer: LayerCache) -> LayerCache:
+    """A cache whose attention can be given a window; a layer with one of its own keeps that."""
+    return SinkCache(layer.name) if type(layer) is AttentionCache else layer
 
 
 def head_parts(family: MtpFamily, config: Config, tensors: Tensors, num_modules: int) -> HeadParts:

@@ -12,6 +12,7 @@ def test_draft_options_reach_the_model(mtplx: Run, tiny: Path, tiny_head: Path) 
     """Law, mode and the rest are what the JSON tells of."""
     asked = ("generate", "--model", tiny, "--head", tiny_head, "--json", "--depth", "3", REPEATED)
     options = ("--law", "coupled", "--draft", "greedy", "--draft-stop", "0", "--no-lookup")
+    options += ("--draft-window", "4")
     told = json.loads(mtplx(*asked, *options, "--temp", "0.9", "--max-tokens", "12").out)
     assert told["law"] == "coupled"
     assert list(told["drafts"]) == ["greedy"]
@@ -32,6 +33,7 @@ def test_wrong_draft_options_are_one_line(mtplx: Run, tiny: Path) -> None:
         (("--law", "exact"), "law is 'exact'"),
         (("--draft", "fast"), "mode is 'fast'"),
         (("--draft-stop", "2"), "stop is 2.0"),
+        (("--draft-window", "-1"), "'--draft-window'"),
     )
     for options, message in wrong:
         ran = mtplx("generate", "--model", tiny, *options, "hello")

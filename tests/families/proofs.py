@@ -13,6 +13,7 @@ import numpy as np
 
 from mtplx.blas import serving
 from mtplx.cache import WindowCache
+from mtplx.draft_options import DraftOptions
 from mtplx.loading.native_folder import folder_model
 from mtplx.models.drafter import HeadDrafter
 from mtplx.models.mlx_lm_target import MlxLmTarget
@@ -22,7 +23,7 @@ from mtplx.speculation import LayerCache
 from mtplx.state import DecodeState
 from tests.families.assembled import VOCAB_SIZE, Assembled, Recipe, assemble, write_checkpoint
 from tests.greedy import same_greedy
-from tests.tiny import ScriptedDrafter, close, plain, random_prompt, start
+from tests.tiny import HEAD_ALONE, ScriptedDrafter, close, plain, random_prompt, start
 
 BOUND = 2e-5  # of the largest entry, in float32
 ROUNDING = 1e-4  # of a state that went through recurrent layers, where sums are not bit-stable
@@ -182,7 +183,7 @@ def assert_numbers(case: Case) -> None:
     assert head_deviation(case, case.head, primed=False) > 50 * BOUND
 
 
-def assert_text(case: Case, depth: int) -> None:
+def assert_text(case: Case, depth: int, draft: DraftOptions = HEAD_ALONE) -> None:
     """Sixty tokens at temperature 0 are plain decoding's, and so is the state after every round.
 
     The draft is wrong at each of its positions in turn, and once nowhere.
@@ -196,7 +197,7 @@ def assert_text(case: Case, depth: int) -> None:
 
     drafter = ScriptedDrafter(case.target, PROMPT + case.reply, slip_at, case.head)
     state, emitted = DecodeState(case.target, drafter), list[int]()
-    for emission in start(state, PROMPT, SIXTY, depth=depth):
+    for emission in start(state, PROMPT, SIXTY, depth=depth, draft=draft):
         emitted += emission.token_ids
         assert_fresh(case, state, [*PROMPT, *emitted][:-1])
     assert slipped == set(range(depth + 1))

@@ -6,6 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mtplx.cache import AttentionCache
+from mtplx.cache.sinks import SINKS
 from mtplx.models.drafter import HeadDrafter
 from mtplx.models.head import BLOCK_FIELDS, HeadWeights, LlamaHead, dense_head, run_head
 from mtplx.models.llama import LlamaBlock
@@ -65,7 +66,7 @@ def rotated(x: Floats) -> Floats:
     return np.concatenate([one * cos - other * sin, one * sin + other * cos], axis=-1)
 
 
-def reference_block(block: LlamaBlock, x: Floats) -> Floats:
+def reference_block(block: LlamaBlock, x: Floats, window: int | None) -> Floats:
     """A decoder block over the whole sequence x [T, D], in float64."""
     rows, heads, kv_heads = len(x), DIMS.num_heads, DIMS.num_kv_heads
     qkv = rms_norm(x, block.attention_norm) @ weights_of(block.qkv).T
@@ -75,7 +76,7 @@ def reference_block(block: LlamaBlock, x: Floats) -> Floats:
     for head in range(heads):
         own = head * kv_heads // heads
         scores = q[:, head] @ k[:, own].T / np.sqrt(DIMS.head_dim)
-        scores[~np.tri(rows, dtype=bool)] = -np.inf
+        scores[~seen(rows, window)] = -np.inf
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         mixed[:, head] = weights / weights.sum(axis=-1, keepdims=True) @ v[:, own]
     x = x + mixed.reshape(rows, -1) @ weights_of(block.output).T
@@ -83,10 +84,18 @@ def reference_block(block: LlamaBlock, x: Floats) -> Floats:
     return np.asarray(x + (gate / (1 + np.exp(-gate)) * up) @ weights_of(block.down).T)
 
 
+def seen(num_rows: int, window: int | None) -> NDArray[np.bool_]:
+    """[T, T]: the rows before, or of them the first few and the nearest."""
+    rows, columns = np.arange(num_rows)[:, None], np.arange(num_rows)
+    near = columns > rows - (window or num_rows)
+    return np.tri(num_rows, dtype=bool) & (near | (columns < SINKS))
+
+
 def reference_logits(
     head: HeadWeights,
     script: Sequence[int],
     *,
+    window: int | None = None,
     hidden_first: bool = False,
     recycle_before_norm: bool = False,
     shift: int = 0,
@@ -107,18 +116,29 @@ def reference_logits(
         x = np.concatenate(parts[::-1] if hidden_first else parts, axis=-1)
         x = x @ weights_of(head.eh_proj).T
         for block in head.blocks:
-            x = reference_block(block, x)
+            x = reference_block(block, x, window)
         g = rms_norm(x, head.norm)
         logits.append(g[-1] @ weights_of(TARGET.lm_head).T)
         hidden = np.concatenate([hidden, (x if recycle_before_norm else g)[-1:]])
     return np.stack(logits)
 
 
-def drafted_logits(head: HeadWeights, script: Sequence[int]) -> Floats:
+def drafted_logits(head: HeadWeights, script: Sequence[int], window: int | None = None) -> Floats:
     """[K, V], from the production drafter."""
-    seen: list[mx.array] = []
-    head_drafter(TARGET, head).propose(committed(), len(script), follow(script, seen))
-    return np.array(mx.concatenate(seen), np.float64)
+    found: list[mx.array] = []
+    drafter = head_drafter(TARGET, head)
+    drafter.look_back(window)
+    drafter.propose(committed(), len(script), follow(script, found))
+    return np.array(mx.concatenate(found), np.float64)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_a_window_hides_what_is_behind_it(num_blocks: int) -> None:
+    """From the committed rows, which come in one pass, and from every drafted one."""
+    head, script = tiny_head(num_blocks=num_blocks), [5, 9, 2]
+    expected = reference_logits(head, script, window=3)
+    assert np.abs(drafted_logits(head, script, window=3) - expected).max() < 1e-5
+    assert np.abs(reference_logits(head, script) - expected).max() > 1e-3
 
 
 @pytest.mark.parametrize("num_blocks", [1, 2])

@@ -10,6 +10,7 @@ from mtplx.tuner.plan import Plan
 from mtplx.tuner.run import Outcome, tune
 from mtplx.tuner.trial import Cell, Sample, Trial
 
+DRAFT = DraftOptions()
 VERIFY_MS, DRAFT_MS, FIXED_MS = 20.0, 1.0, 0.5
 
 
@@ -20,7 +21,8 @@ class ScriptedBench:
     acceptance: by class, for each place, given that the places before it were accepted.
     noise: of a reply's time, as a share. slowing: what each reply adds to the time of later ones.
     first_factor: of the first reply's time. plain_factor: of the time of plain replies in the
-    tuner's own arm, and not in the product's. drawn: whether acceptance is drawn or as expected.
+    tuner's own arm, and not in the product's. lever_factor: of the time of replies that are drafted
+    in a given way. drawn: whether acceptance is drawn or as expected.
     """
 
     acceptance: Mapping[str, Sequence[float]]
@@ -30,6 +32,7 @@ class ScriptedBench:
     slowing: float = 0.0
     first_factor: float = 1.0
     plain_factor: float = 1.0
+    lever_factor: Callable[[DraftOptions], float] = lambda draft: 1.0
     drawn: bool = False
     seed: int = 0
     clock_s: float = 0.0
@@ -51,7 +54,7 @@ class ScriptedBench:
     def reply(
         self, cell: Cell, depth: int, seed: int, num_tokens: int, draft: DraftOptions
     ) -> Sample:
-        factor = self.plain_factor if depth == 0 else 1.0
+        factor = self.plain_factor if depth == 0 else self.lever_factor(draft)
         return self._spent(cell, depth, num_tokens, factor)
 
     def plain(self, cell: Cell, seed: int, num_tokens: int) -> Sample:
@@ -107,11 +110,10 @@ def plan(
     budget_s: float = 3600.0,
     max_depth: int = 7,
     seed: int = 1,
+    draft: DraftOptions = DRAFT,
 ) -> Plan:
     """What to measure, with time for everything."""
-    return Plan(
-        tuple(classes), tuple(contexts), SamplingParams(), DraftOptions(), budget_s, max_depth, seed
-    )
+    return Plan(tuple(classes), tuple(contexts), SamplingParams(), draft, budget_s, max_depth, seed)
 
 
 def cells(of: Plan) -> tuple[Cell, ...]:
