@@ -227,5 +227,5 @@ def hybrid_target(seed: int = 0) -> HybridTarget:
 def hybrid_drafter(target: HybridTarget, head: HeadWeights | None = None) -> HeadDrafter:
     """An MTP head on the hybrid, drafting from its whole vocabulary."""
     shared = whole_vocabulary(target)  # type: ignore[arg-type]  # all that is asked is there
-    llama_head = LlamaHead(target, head or tiny_head(dims=HYBRID))  # type: ignore[arg-type]
+    llama_head = LlamaHead(target, head or tiny_head(dims=HYBRID))
     return HeadDrafter(llama_head, shared)

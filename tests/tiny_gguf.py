@@ -76,12 +76,12 @@ def write_model(
     return path
 
 
-def write_head(path: Path, model: Path) -> Path:
+def write_head(path: Path, model: Path, dims: LlamaDims = DIMS) -> Path:
     """A random MTP head for the model at `model`, drafting from all of its vocabulary."""
     rng = np.random.default_rng(6)
-    shapes = head_shapes(DIMS, 1)
+    shapes = head_shapes(dims, 1)
     tensors = {name: mx.array(_array(rng, shape)) for name, shape in shapes.items()}
-    tensors["mtp.shortlist"] = mx.arange(DIMS.vocab_size, dtype=mx.int32)
+    tensors["mtp.shortlist"] = mx.arange(dims.vocab_size, dtype=mx.int32)
     mx.save_safetensors(str(path), tensors, {"format": FORMAT, "trunk": fingerprint(model)})
     return path
 

@@ -138,7 +138,8 @@ def _head(model: "LocalModel") -> str | None:
     if model.problem is not None:
         return None
     try:
-        found = find_head(model.path, fingerprint(model.path))
+        own = model.path / "mtp.safetensors"
+        found = own if own.is_file() else find_head(model.path, fingerprint(model.path))
     except (MtplxError, OSError):
         return None
     return None if found is None else str(found)

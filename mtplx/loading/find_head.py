@@ -16,9 +16,10 @@ def trained_head_path(trunk: str) -> Path:
 
 
 def head_candidates(model: Path, trunk: str) -> Iterator[Path]:
-    """What may hold a head for this trunk, the first choice first: STEM.mtp.safetensors beside the
-    model, a head trained here, a packaged one."""
-    beside = model / "mtp.safetensors" if model.is_dir() else model.with_suffix(".mtp.safetensors")
+    """What may hold a head for this trunk, the first choice first: NAME.mtp.safetensors beside the
+    model's file or folder, a head trained here, a packaged one."""
+    stem = model.name if model.is_dir() else model.stem
+    beside = model.with_name(f"{stem}.mtp.safetensors")
     if beside.is_file():
         yield beside
     try:

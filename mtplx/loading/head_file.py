@@ -15,9 +15,11 @@ import numpy as np
 
 from mtplx.errors import HeadError
 from mtplx.models.drafter import Head
-from mtplx.models.head import HeadWeights, LlamaHead
+from mtplx.models.head import HeadWeights, LlamaHead, TrunkParts
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
+from mtplx.models.llama_like import llama_dims_of
 from mtplx.models.matrix import DenseMatrix, Matrix, stack
+from mtplx.models.mlx_lm_target import MlxLmTarget
 from mtplx.speculation import Target
 
 FORMAT = "mtplx-head-1"
@@ -40,8 +42,10 @@ class HeadFile:
 
     def on(self, target: Target) -> Head:
         """The head on its trunk."""
-        assert isinstance(target, LlamaTarget)
-        return LlamaHead(target, self.weights)
+        dims = llama_dims_of(target)
+        assert dims is not None
+        assert isinstance(target, LlamaTarget | MlxLmTarget)
+        return LlamaHead(TrunkParts(dims, target.embedding, target.lm_head), self.weights)
 
 
 def head_shapes(dims: LlamaDims, num_blocks: int) -> dict[str, tuple[int, ...]]:

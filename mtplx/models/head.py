@@ -12,13 +12,14 @@ every committed row, so the head is fed the prompt as well.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import mlx.core as mx
 
 from mtplx.cache import AttentionCache, SinkCache
 from mtplx.models.attention import Rows
 from mtplx.models.drafter import HeadRows
-from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget, rows_after, run_block
+from mtplx.models.llama import LlamaBlock, LlamaDims, rows_after, run_block
 from mtplx.models.matrix import DenseMatrix, Matrix
 from mtplx.speculation import HiddenStage, LayerCache
 
@@ -74,11 +75,33 @@ def _rows(dims: LlamaDims, layer: LayerCache, num_rows: int) -> Rows:
     return replace(rows, mask=mx.where(layer.seen(num_rows), 0.0, -mx.inf))
 
 
+class Trunk(Protocol):
+    """What a head takes from its trunk."""
+
+    @property
+    def dims(self) -> LlamaDims: ...
+
+    @property
+    def embedding(self) -> Matrix: ...
+
+    @property
+    def lm_head(self) -> Matrix: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TrunkParts:
+    """A trunk whose own type does not tell its sizes (`Trunk`)."""
+
+    dims: LlamaDims
+    embedding: Matrix
+    lm_head: Matrix
+
+
 @dataclass(frozen=True, slots=True)
 class LlamaHead:
     """The head on its trunk, one module of all its blocks (drafter.Head)."""
 
-    target: LlamaTarget
+    target: Trunk
     weights: HeadWeights
     hidden_stage: HiddenStage = "after_norm"
     chained: bool = True
@@ -91,6 +114,7 @@ class LlamaHead:
     ) -> HeadRows:
         embedding = self.target.embedding.rows(token_ids)
         g = run_head(self.target.dims, self.weights, embedding, hidden, cache)
+        g = g.astype(hidden.dtype)  # what the output layer multiplies without a copy
         return HeadRows(g, g)
 
     def logits(self, module: int, output: mx.array) -> mx.array:

@@ -17,6 +17,7 @@ from mtplx.loading.head_file import read_head, write_head
 from mtplx.loading.load import LoadedModel
 from mtplx.models.head import HeadWeights
 from mtplx.models.llama import LlamaTarget
+from mtplx.models.llama_like import own_trunk
 from mtplx.models.shortlist import Shortlist, make_shortlist
 from mtplx.training.acceptance import HeldOut, Measured, measure_judged
 from mtplx.training.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
@@ -90,8 +91,8 @@ def run(plan: Plan, model: LoadedModel, tell: Tell) -> Trained:
 
 def _trunk(plan: Plan, model: LoadedModel) -> LlamaTarget:
     """The model as what a head can be trained for, or an error before any work is done."""
-    target = model.target
-    if not isinstance(target, LlamaTarget):
+    target = own_trunk(model.target)
+    if target is None:
         raise TrainingError(f"{plan.model} is not a llama-type model; heads are trained for those.")
     if target.context_length < plan.passage_length:
         raise TrainingError(

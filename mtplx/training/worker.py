@@ -29,7 +29,7 @@ def write_chunks(line: str, numbers: Sequence[int], tick: Callable[[int], None])
     import mlx.core as mx
 
     from mtplx.loading.load import load
-    from mtplx.models.llama import LlamaTarget
+    from mtplx.models.llama_like import own_trunk
     from mtplx.training.engine import make_writer
     from mtplx.training.framing import chat_framing
     from mtplx.training.own_text import mixed_temperatures, write_conversations
@@ -41,9 +41,10 @@ def write_chunks(line: str, numbers: Sequence[int], tick: Callable[[int], None])
     mx.set_cache_limit(CACHE_BYTES)
     plan = plan_from_json(line)
     loaded = load(plan.model)
-    assert isinstance(loaded.target, LlamaTarget)
+    target = own_trunk(loaded.target)
+    assert target is not None
     framing = chat_framing(loaded.tokenizer)
-    writer = make_writer(plan.engine, loaded.target)
+    writer = make_writer(plan.engine, target)
     for number in numbers:
         seed = plan.seed * 100_003 + number
         prompts = user_prompts(seed)

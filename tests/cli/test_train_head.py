@@ -1,5 +1,6 @@
 """`mtplx train-head` from end to end on a tiny model, and what it says when it cannot."""
 
+import json
 import os
 import signal
 import subprocess
@@ -199,12 +200,23 @@ def test_pytorch_that_is_not_there_is_told_at_once(
     assert not list(tmp_path.rglob("*.npz"))
 
 
-def test_a_model_of_another_kind_is_refused(mtplx: Run, tmp_path: Path) -> None:
-    """Heads are for llama-type models that we run ourselves."""
+@pytest.mark.slow
+def test_a_folder_is_trained_for_as_a_file_is(mtplx: Run, tmp_path: Path) -> None:
+    """mlx-lm runs the trunk; the head that was trained is found and drafts."""
     from tests.tiny_folder import write_folder
 
     folder = write_folder(tmp_path / "model")
-    ran = mtplx(*EXACT, "train-head", folder, *FEW)
+    few = (*FEW, "--own-tokens", "1", "--text-tokens", "0", "--steps", "2", "--unrolled-steps", "1")
+    ran = mtplx(*EXACT, "train-head", folder, *few, "--folder", tmp_path / "run")
+    assert ran.code == 0, ran.err
+    asked = ("generate", "--model", folder, "--json", "--raw", "--depth", "2", "--max-tokens", "8")
+    told = json.loads(mtplx(*EXACT, *asked, "--temp", "0", "one two").out)
+    assert told["drafts"]
+
+
+def test_a_model_of_another_kind_is_refused(mtplx: Run, hybrid: Path) -> None:
+    """Heads are trained for llama-type models."""
+    ran = mtplx(*EXACT, "train-head", hybrid, *FEW)
     assert ran.code == 1
     assert "is not a llama-type model" in ran.err
 

@@ -31,7 +31,7 @@ def target_of(model_type: str) -> MlxLmTarget:
 
 def drafter_of(target: MlxLmTarget) -> HeadDrafter:
     parts = _Parts(DIMS, target.embedding, target.lm_head)
-    return HeadDrafter(LlamaHead(parts, tiny_head()))  # type: ignore[arg-type]  # all that it asks
+    return HeadDrafter(LlamaHead(parts, tiny_head()))
 
 
 def state_of(model_type: str) -> DecodeState:
