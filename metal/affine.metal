@@ -1,6 +1,7 @@
 // MLX's affine formats: scale code + bias in groups of GROUP weights, of type S. codes [N, K BITS /
-// 8]: fields of BITS bits, the lowest first. scales, biases [N, K / GROUP].
-template <int BITS, int GROUP, typename S>
+// 8]: fields of BITS bits, the lowest first. scales, biases [N, K / GROUP]. CENTRED: there are no
+// biases, and half the range of the codes stands for zero.
+template <int BITS, int GROUP, bool CENTRED, typename S>
 struct Affine {
   enum { block = GROUP };
 
@@ -47,7 +48,7 @@ struct Affine {
     const device uchar* b = block_at(planes, row, index, GROUP * BITS / 8) + 2 * BITS * part;
     const ulong group = ulong(row) * (planes.columns / GROUP) + index;
     float scale = float(((const device S*)planes.scales)[group]);
-    float bias = float(((const device S*)planes.biases)[group]);
+    float bias = CENTRED ? -scale * (1 << (BITS - 1)) : float(((const device S*)planes.biases)[group]);
     uint quads[4];
     fields(b, quads);
     for (uint i = 0; i < 4; i++) {
@@ -56,4 +57,4 @@ struct Affine {
   }
 };
 
-#define Weight Affine<BITS, GROUP, S>
+#define Weight Affine<BITS, GROUP, CENTRED, S>

@@ -25,6 +25,7 @@ from mtplx.kernels.packing import (
     fp8_weight,
     gguf_weight,
     mxfp4_weight,
+    mxfp8_weight,
     nvfp4_weight,
 )
 from mtplx.kernels.product import multiply
@@ -195,6 +196,22 @@ def _fp4(name: str, group: int, num_bytes: int) -> Packed:
     return Packed(weight, theirs)
 
 
+def _mxfp8(num_bytes: int) -> Packed:
+    rows = _num_rows(num_bytes, 8.25)
+    codes, scales = _random(rows, COLUMNS) & 0xBF, _random(rows, COLUMNS // 32) % 8 + 112
+    mx.eval(codes, scales)
+    theirs = _mlx_product(codes.view(mx.uint32), scales, mode="mxfp8", group_size=32, bits=8)
+    return Packed(mxfp8_weight(codes, scales), theirs)
+
+
+def _floats(name: str, dtype: mx.Dtype, num_bytes: int) -> Packed:
+    rows = _num_rows(num_bytes, 16)
+    weights = mx.random.normal((rows, COLUMNS), key=mx.random.key(rows)).astype(dtype)
+    mx.eval(weights)
+    codes = weights.view(mx.uint8)
+    return Packed(gguf_weight(name, codes, COLUMNS), lambda x: x @ weights.T)
+
+
 def _fp8(kind: str, num_bytes: int) -> Packed:
     rows = _num_rows(num_bytes, 8)
     shapes = {
@@ -224,9 +241,12 @@ def _mlx_product(*planes: mx.array, **how: Any) -> Product:
 
 
 FORMATS: Mapping[str, Callable[[int], Packed]] = {
+    "F16": partial(_floats, "F16", mx.float16),
+    "BF16": partial(_floats, "BF16", mx.bfloat16),
     **{name: partial(_gguf, name) for name in GGUF_PACKINGS},
     "NVFP4 rows": partial(_fp4, "nvfp4", 16),
     "MXFP4 rows": partial(_fp4, "mxfp4", 32),
+    "MXFP8 rows": _mxfp8,
     "FP8 tensor": partial(_fp8, "tensor"),
     "FP8 channel": partial(_fp8, "channel"),
     "FP8 128 x 128": partial(_fp8, "blocks"),

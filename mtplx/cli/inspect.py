@@ -115,6 +115,7 @@ def _described(description: "Description", loaded: Loaded | None) -> str:
         "fingerprint": description.trunk,
         **({"family": description.family} if description.family is not None else {}),
         "MTP head": _head(description, loaded),
+        **({"expanded": description.expanded} if description.expanded is not None else {}),
     }
     if description.native_head is not None:
         facts |= _native(description.native_head)

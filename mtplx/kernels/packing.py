@@ -8,7 +8,6 @@ import mlx.core as mx
 from mtplx.errors import CheckpointError
 
 PART = 16  # weights that a decoding function gives at a time
-_FEW = 8  # MLX hands arrays of fewer elements over in constant memory, where no plane is looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +15,14 @@ class Packing:
     """A format as kernels see it.
 
     files: of mtplx.metal, without their suffix; the last one defines `Weight`. block: weights that
-    lie together, so K is a multiple of it. template: what that `Weight` is made for.
+    lie together, so K is a multiple of it. template: what that `Weight` is made for. shared_rows:
+    how many rows of the matrix share one of its planes of scales.
     """
 
     files: tuple[str, ...]
     block: int
     template: tuple[tuple[str, int | mx.Dtype], ...] = ()
+    shared_rows: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,8 @@ class PackedWeight:
     """A matrix [N, K] as it is on disk, or E of them: [E, N, K].
 
     codes: uint8 [N, row bytes] or [E, N, row bytes]. scales, biases: planes that some formats have
-    besides. multiplier: [N] or [E * N] float32, what the sums of a row are multiplied with.
+    besides, with a line for each row or for each `shared_rows` of them. multiplier: [N] or [E * N]
+    float32, what the sums of a row are multiplied with.
     """
 
     packing: Packing
@@ -44,6 +46,11 @@ def _plain(*names: str, block: int) -> dict[str, Packing]:
     return {name: Packing((name.lower(),), block) for name in names}
 
 
+_FLOAT_PACKINGS: Mapping[str, Packing] = {
+    "F32": Packing(("floats",), PART, (("S", mx.float32),)),
+    "F16": Packing(("floats",), PART, (("S", mx.float16),)),
+    "BF16": Packing(("floats",), PART, (("S", mx.bfloat16),)),
+}
 # Block formats of GGUF: one plane with the blocks of a row side by side.
 GGUF_PACKINGS: Mapping[str, Packing] = {
     **_plain("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", block=32),
@@ -66,20 +73,22 @@ GGUF_PACKINGS: Mapping[str, Packing] = {
 }
 _NVFP4_ROWS = Packing(("small_floats", "nvfp4_rows"), 16)
 _MXFP4_ROWS = Packing(("small_floats", "mxfp4_rows"), 32)
+_MXFP8_ROWS = Packing(("small_floats", "mxfp8_rows"), 32)
 _FP8_ROWS = Packing(("small_floats", "fp8_rows"), 16)
-FP8_TILE = 128  # rows and columns that share a scale
+FP8_TILE = 128  # rows and columns that share a scale, where nothing else is said
 
 
 def gguf_weight(
     name: str, codes: mx.array, columns: int, multiplier: mx.array | None = None
 ) -> PackedWeight:
-    """Blocks of one of GGUF's formats: codes uint8 [.., N, row bytes], K = columns.
+    """A matrix of one of GGUF's types: codes uint8 [.., N, row bytes], K = columns.
 
     multiplier: the scale of the tensor that goes with some files' NVFP4, one number.
     """
     rows = codes.shape[:-1]
     each = None if multiplier is None else _for_rows(multiplier.squeeze(), rows)
-    return PackedWeight(GGUF_PACKINGS[name], (*rows, columns), codes, multiplier=each)
+    packing = _FLOAT_PACKINGS.get(name) or GGUF_PACKINGS[name]
+    return PackedWeight(packing, (*rows, columns), codes, multiplier=each)
 
 
 def nvfp4_weight(codes: mx.array, scales: mx.array, multiplier: mx.array) -> PackedWeight:
@@ -88,73 +97,84 @@ def nvfp4_weight(codes: mx.array, scales: mx.array, multiplier: mx.array) -> Pac
     codes: uint8 [.., N, K / 2]. scales: uint8 [.., N, K / 16], E4M3. multiplier: the tensor's
     scale, of any shape that fits [.., N]; compressed-tensors stores its reciprocal.
     """
-    return _two_planes(_NVFP4_ROWS, codes, scales, multiplier)
+    return _two_planes(_NVFP4_ROWS, 2 * codes.shape[-1], codes, scales, multiplier)
 
 
 def mxfp4_weight(codes: mx.array, scales: mx.array) -> PackedWeight:
     """MXFP4 of gpt-oss: codes uint8 [.., N, K / 2], scales uint8 [.., N, K / 32], E8M0."""
-    return _two_planes(_MXFP4_ROWS, codes, scales, None)
+    return _two_planes(_MXFP4_ROWS, 2 * codes.shape[-1], codes, scales, None)
 
 
-def fp8_weight(codes: mx.array, scales: mx.array) -> PackedWeight:
+def mxfp8_weight(codes: mx.array, scales: mx.array) -> PackedWeight:
+    """MXFP8: codes uint8 [.., N, K], E4M3; scales uint8 [.., N, K / 32], E8M0."""
+    return _two_planes(_MXFP8_ROWS, codes.shape[-1], codes, scales, None)
+
+
+def fp8_weight(
+    codes: mx.array, scales: mx.array, tile: tuple[int, int] = (FP8_TILE, FP8_TILE)
+) -> PackedWeight:
     """FP8 E4M3, codes uint8 [.., N, K].
 
-    scales: one number, [.., N, 1], or one for each 128 x 128 weights: [N / 128, K / 128], both
-    rounded up, float32 or bfloat16.
+    scales: one number, [.., N, 1], or one for each tile of rows and columns: [.., N / tile[0],
+    K / tile[1]], both rounded up; float32, bfloat16, or uint8 as E8M0.
     """
-    *_, rows, columns = codes.shape
+    *stack, rows, columns = codes.shape
     if scales.size == 1 or scales.shape == (*codes.shape[:-1], 1):
-        multiplier = _for_rows(scales.squeeze(), codes.shape[:-1])
+        one = () if scales.size == 1 else codes.shape[:-1]
+        multiplier = _for_rows(scales.reshape(one), codes.shape[:-1])
         return PackedWeight(_FP8_ROWS, codes.shape, codes, multiplier=multiplier)
-    if scales.shape != (-(-rows // FP8_TILE), -(-columns // FP8_TILE)) or codes.ndim != 2:
+    if scales.shape != (*stack, -(-rows // tile[0]), -(-columns // tile[1])) or tile[1] % 16:
         raise CheckpointError(
             f"FP8 weights of shape {codes.shape} have scales of shape {scales.shape}; one for all, "
-            f"one a row or one for each {FP8_TILE} x {FP8_TILE} weights is understood."
+            f"one a row or one for each {tile[0]} x {tile[1]} weights is understood."
         )
-    packing = Packing(("small_floats", "fp8_blocks"), 16, (("S", scales.dtype),))
-    return PackedWeight(packing, codes.shape, codes, _in_device_memory(scales))
+    values = powers_of_two(scales) if scales.dtype == mx.uint8 else scales
+    if stack and rows % tile[0]:  # a line of scales would be shared by two experts
+        values, tile = mx.repeat(values, tile[0], -2)[..., :rows, :], (1, tile[1])
+    template = (("S", values.dtype), ("ROWS", tile[0]), ("COLUMNS", tile[1]))
+    packing = Packing(("small_floats", "fp8_blocks"), 16, template, shared_rows=tile[0])
+    return PackedWeight(packing, codes.shape, codes, values)
+
+
+def powers_of_two(exponents: mx.array) -> mx.array:
+    """E8M0 bytes as float32, exactly: 2 to the byte less 127. 0xff, which is no number, is not
+    looked for."""
+    bits = mx.where(exponents == 0, 0x00400000, exponents.astype(mx.uint32) << 23)
+    return bits.astype(mx.uint32).view(mx.float32)
 
 
 def affine_weight(
-    codes: mx.array, scales: mx.array, biases: mx.array, *, bits: int, group: int
+    codes: mx.array, scales: mx.array, biases: mx.array | None, *, bits: int, group: int
 ) -> PackedWeight:
-    """MLX's affine formats of 2 to 8 bits.
+    """MLX's affine formats of 2 to 8 bits, and compressed-tensors' whole numbers, which have none.
 
     codes: uint32 [.., N, K bits / 32]. scales, biases: [.., N, K / group], of one floating type.
+    biases: None where half the range of the codes stands for zero.
     """
     as_bytes = codes.view(mx.uint8)
     columns = as_bytes.shape[-1] * 8 // bits
-    template = (("BITS", bits), ("GROUP", group), ("S", scales.dtype))
-    return PackedWeight(
-        Packing(("affine",), group, template),
-        (*codes.shape[:-1], columns),
-        as_bytes,
-        _in_device_memory(scales),
-        _in_device_memory(biases),
-    )
+    template = (("BITS", bits), ("GROUP", group), ("CENTRED", biases is None), ("S", scales.dtype))
+    packing = Packing(("affine",), group, template)
+    return PackedWeight(packing, (*codes.shape[:-1], columns), as_bytes, scales, biases)
 
 
 def _two_planes(
-    packing: Packing, codes: mx.array, scales: mx.array, multiplier: mx.array | None
+    packing: Packing,
+    columns: int,
+    codes: mx.array,
+    scales: mx.array,
+    multiplier: mx.array | None,
 ) -> PackedWeight:
-    *rows, row_bytes = codes.shape
-    columns = 2 * row_bytes
+    rows = codes.shape[:-1]
     if scales.shape != (*rows, columns // packing.block):
         raise CheckpointError(
-            f"FP4 weights of shape {codes.shape} have scales of shape {scales.shape}; "
+            f"Packed weights of shape {codes.shape} have scales of shape {scales.shape}; "
             f"one for each {packing.block} weights of a row is understood."
         )
-    each = None if multiplier is None else _for_rows(multiplier, tuple(rows))
-    shape = (*rows, columns)
-    return PackedWeight(packing, shape, codes, _in_device_memory(scales), multiplier=each)
+    each = None if multiplier is None else _for_rows(multiplier, rows)
+    return PackedWeight(packing, (*rows, columns), codes, scales, multiplier=each)
 
 
 def _for_rows(scale: mx.array, rows: tuple[int, ...]) -> mx.array:
     spread = mx.broadcast_to(scale.astype(mx.float32), rows)
     return mx.contiguous(spread).reshape(-1)
-
-
-def _in_device_memory(plane: mx.array) -> mx.array:
-    if plane.size >= _FEW:
-        return plane
-    return mx.concatenate([plane.reshape(-1), mx.zeros(_FEW - plane.size, plane.dtype)])

@@ -11,6 +11,7 @@ from mtplx.kernels.source import Kernel, Maker, Template, header, metal
 
 MOST_ROWS = 8  # that are applied to a weight while it is in registers
 _THREADS = 128  # of a tile of many rows
+_FEW = 8  # MLX hands arrays of fewer elements over in constant memory, where no plane is looked for
 
 _PLANES = ("w", "scales", "biases")
 _OPERANDS = (*_PLANES, "x", "multiplier", "bias")
@@ -233,7 +234,16 @@ def _template(dtype: mx.Dtype, weight: PackedWeight, bias: mx.array | None) -> T
 def _planes(weight: PackedWeight) -> list[mx.array]:
     """The three planes; a format that has fewer names its codes again."""
     others = (weight.scales, weight.biases)
-    return [weight.codes, *(weight.codes if plane is None else plane for plane in others)]
+    return [
+        weight.codes,
+        *(weight.codes if plane is None else _in_device_memory(plane) for plane in others),
+    ]
+
+
+def _in_device_memory(plane: mx.array) -> mx.array:
+    if plane.size >= _FEW:
+        return plane
+    return mx.concatenate([plane.reshape(-1), mx.zeros(_FEW - plane.size, plane.dtype)])
 
 
 @cache

@@ -5,16 +5,16 @@ pass that is never computed what its state does.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
-from mtplx.checkpoints import MAX_CHECKPOINT_BYTES, MAX_CHECKPOINTS
 from mtplx.errors import CheckpointError
 from mtplx.files import accessing
+from mtplx.kernels.source import Kernel
 from mtplx.loading.description import (
     Description,
     NativeHeadFacts,
@@ -22,21 +22,27 @@ from mtplx.loading.description import (
     number_or_none,
     text_or_none,
 )
-from mtplx.loading.find_head import unusable_head
+from mtplx.loading.expanded_tensors import MLX_LM_ERRORS, Manner
+from mtplx.loading.find_head import find_head, unusable_head
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.memory import MemoryNeed, folder_need
 from mtplx.loading.native_folder import (
     OpenedFolder,
+    not_of_mlx_lm,
     open_native_folder,
     opened_head,
+    usual_manner,
 )
 from mtplx.loading.stored_tensors import read_config
 from mtplx.loading.tensor_list import TensorEntry, num_weights, safetensors_entries
 from mtplx.models.cache_need import CacheNeed, caches_need, model_need
 from mtplx.models.family import text_config
 from mtplx.models.mlx_lm_model import fill
+from mtplx.models.module_matrix import matrix_of
 from mtplx.models.native_head import HeadParts
+from mtplx.models.packed import held_arrays, num_packed_weights
 from mtplx.models.quantisation import stated_packings
+from mtplx.models.shortlist import num_frequent
 
 _MTP_NAME = re.compile(r"(^|\.)(mtp|mtp_layers|nextn)\.")  # of heads of families not known here
 
@@ -57,19 +63,22 @@ class _Built:
     state: CacheNeed
 
 
-def describe_folder(path: Path) -> Description:
-    """The checkpoint in a folder. Raises CheckpointError for files that cannot be read; what else
-    keeps it from being loaded is no error here."""
+def describe_folder(path: Path, *, packed: bool = False) -> Description:
+    """The checkpoint in a folder. packed: as on a GPU.
+
+    Raises CheckpointError for files that cannot be read; what else keeps it from being loaded is no
+    error here.
+    """
     config = read_config(path)
     sizes = text_config(config)
     entries = safetensors_entries(path)
     built, failure = None, None
     try:
-        built = _built(path)
+        built = _built(path, usual_manner(packed=packed))
     except CheckpointError as error:
         failure = str(error)
     head = None if built is None else _head_facts(built)
-    split = None if built is None else built.opened.split
+    split, trunk = None if built is None else built.opened.split, fingerprint(path)
     return Description(
         path=path,
         container="safetensors",
@@ -79,37 +88,50 @@ def describe_folder(path: Path) -> Description:
         num_parameters=_counted(entries, config) if built is None else built.num_parameters,
         context_length=number_or_none(sizes.get("max_position_embeddings")),
         vocab_size=number_or_none(sizes.get("vocab_size")),
-        trunk=fingerprint(path),
-        head=None,
+        trunk=trunk,
+        head=find_head(path, trunk) if head is None else None,
         num_mtp_tensors=_num_head_tensors(entries, built),
         kinds=kinds_of(entries, lambda entry: entry.num_bytes, None),
         need=_need(entries, built),
         family=None if split is None or split.family is None else split.family.name,
         native_head=head,
         no_head_reason=failure if built is None else built.no_head_reason,
+        expanded=None if built is None else _expanded(built),
     )
 
 
-def folder_memory(path: Path) -> MemoryNeed:
-    """What a folder of safetensors takes. Raises CheckpointError and FileAccessError."""
+def _expanded(built: _Built) -> str | None:
+    """Which packed matrices of trunk and head cannot stay as they are."""
+    told = (built.opened.note, None if built.head is None else built.head.note)
+    return " ".join(line for line in told if line) or None
+
+
+def folder_memory(path: Path, *, packed: bool = False, split: bool = False) -> MemoryNeed:
+    """What a folder of safetensors takes. packed: as on a GPU. split: over several machines.
+
+    Raises CheckpointError and FileAccessError.
+    """
     with accessing("read", path):
-        return _need([], _built(path))
+        return _need([], _built(path, usual_manner(packed=packed, split=split)))
 
 
-def _built(path: Path) -> _Built:
-    opened = open_native_folder(path)
-    num_parameters = _num_parameters(
-        opened.model
-    )  # before a packed matrix takes a dense one's place
+def _built(path: Path, manner: Manner) -> _Built:
+    opened = open_native_folder(path, replace(manner, reads=False, maker=_shapes_alone))
+    # Before a matrix that MLX packs takes a dense one's place.
+    num_parameters = _num_parameters(opened.model)
     fill(opened.model, opened.weights, opened.config)
+    try:
+        state = model_need(opened.model)
+    except MLX_LM_ERRORS as error:
+        raise not_of_mlx_lm(path, error) from error
     built = _Built(
         opened=opened,
         head=None,
         no_head_reason=opened.split.no_head_reason,
         num_parameters=num_parameters,
-        weights_bytes=sum(array.nbytes for array in opened.weights.values()),
+        weights_bytes=_num_bytes(opened.weights, opened.model),
         head_bytes=0,
-        state=model_need(opened.model),
+        state=state,
     )
     try:
         return _with_head(built)
@@ -128,7 +150,7 @@ def _with_head(built: _Built) -> _Built:
         built,
         head=head,
         num_parameters=num_parameters,
-        head_bytes=sum(array.nbytes for array in head.weights.values()),
+        head_bytes=_num_bytes(head.weights, head.tree),
         state=built.state + _head_state(built.opened, head),
     )
 
@@ -137,7 +159,25 @@ def _num_parameters(module: Any) -> int:
     from mlx.utils import tree_flatten
 
     named: Any = tree_flatten(module.parameters())
-    return sum(array.size for _, array in named)
+    num_dense: int = sum(array.size for _, array in named)
+    return num_dense + num_packed_weights(module)
+
+
+def _num_bytes(weights: Mapping[str, mx.array], module: Any) -> int:
+    """Of weights that are filled into a module, and of those that it has packed."""
+    return sum(array.nbytes for array in [*weights.values(), *held_arrays(module)])
+
+
+def _shapes_alone(*told: object) -> Kernel:
+    """Makes kernels that compute nothing: who looks for shapes needs no GPU."""
+
+    def kernel(
+        *, output_shapes: Sequence[Sequence[int]], output_dtypes: Sequence[mx.Dtype], **call: object
+    ) -> list[mx.array]:
+        pairs = zip(output_shapes, output_dtypes, strict=True)
+        return [mx.zeros(shape, dtype) for shape, dtype in pairs]
+
+    return kernel
 
 
 def _head_state(opened: OpenedFolder, head: HeadParts) -> CacheNeed:
@@ -156,14 +196,30 @@ def _need(entries: list[TensorEntry], built: _Built | None) -> MemoryNeed:
     """By the model, or by the files alone where it cannot be built."""
     if built is None:
         return folder_need(sum(entry.num_bytes for entry in entries))
-    state = built.state
-    checkpoints = min(MAX_CHECKPOINTS * state.recurrent, MAX_CHECKPOINT_BYTES)
     return folder_need(
-        weights_bytes=built.weights_bytes,
+        built.weights_bytes,
         head_bytes=built.head_bytes,
-        state_bytes=state.windows + state.recurrent + max(checkpoints, state.recurrent),
-        cache_bytes_per_token=state.per_token,
+        shortlist_bytes=_shortlist_bytes(built),
+        state=built.state,
     )
+
+
+def _shortlist_bytes(built: _Built) -> int:
+    """Of the rows of the output layer that a head drafts from, if it uses the trunk's."""
+    if built.head is None or built.head.family.names.output is not None:
+        return 0
+    modules = dict(built.opened.model.named_modules())
+    found = [
+        module
+        for kind in ("lm_head", "embed_tokens", "embeddings")
+        for name, module in modules.items()
+        if name.rpartition(".")[2] == kind
+    ]
+    if not found:
+        return 0
+    matrix = matrix_of(found[0])
+    row = sum(array.nbytes for array in matrix.take(mx.array([0])).arrays())
+    return row * num_frequent(matrix.shape[0])
 
 
 def _head_facts(built: _Built) -> NativeHeadFacts | None:

@@ -47,6 +47,7 @@ class Description:
     num_mtp_tensors: tensors of a head inside the checkpoint itself.
     family: what its own MTP head is known by. native_head: that head. no_head_reason: why there is
         none, in one line, where that is known without loading.
+    expanded: which packed matrices cannot stay as they are on a GPU and why, in one line.
     """
 
     path: Path
@@ -65,6 +66,7 @@ class Description:
     family: str | None = None
     native_head: NativeHeadFacts | None = None
     no_head_reason: str | None = None
+    expanded: str | None = None
 
 
 def kinds_of(

@@ -1,96 +1,256 @@
-"""A checkpoint with plain matrices in place of those that are packed in a foreign manner."""
+"""A checkpoint with other tensors in place of the matrices that are packed in a foreign manner.
+
+Where matrices may stay as they are, something stands in for each until it is found out where it
+belongs in a model (`models/packed_weights.py`). What has no place as it is, is expanded.
+"""
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 
+from mtplx.errors import CheckpointError
 from mtplx.kernels.source import Maker, metal
 from mtplx.loading.foreign_packing import (
     CODES,
     FP8_BLOCK,
     SCALES,
+    Fault,
     Packed,
     expanded,
+    faults,
     kept,
     packed_matrices,
+    refuse,
 )
 from mtplx.loading.stored_tensors import read_config
 from mtplx.models.family import Tensors
-from mtplx.models.packed import PackedMatrix, PackedPart, PackedWeights
+from mtplx.models.packed import PackedMatrix, PackedPart
+from mtplx.models.packed_weights import REARRANGED, UNLIKE, PackedWeights, Placement
 
 # Scales of activations and of the attention cache, which stay as they are computed.
 _NOT_OF_WEIGHTS = re.compile(r"\.(input_scale|input_global_scale|output_scale|[qkv]_scale)$")
+_AT_ONCE = 256  # faults that are looked for in one evaluation, which waits for the device
 _EXPERT = re.compile(r"\.experts\.\d+\.")
+# What mlx-lm's code says of tensors that it does not expect.
+MLX_LM_ERRORS = (
+    *(ValueError, OSError, LookupError, RuntimeError, TypeError, AttributeError, ArithmeticError),
+    AssertionError,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
     """What becomes of foreign packed matrices.
 
-    dtype: of those that are expanded. packed: where those go that our kernels multiply as they
-    are; None expands all. maker: who runs the kernels. block: rows and columns of FP8's blocks.
+    dtype: of those that are expanded. keep: whether those that our kernels multiply stay as they
+    are. why: what is to be told where they do not. maker: who runs the kernels. block: rows and
+    columns of FP8's blocks. reads: whether their numbers are looked at, which reads them; a
+    description does without.
     """
 
     dtype: mx.Dtype = mx.float32
-    packed: PackedWeights | None = None
+    keep: bool = False
+    why: str | None = None
     maker: Maker = metal
     block: tuple[int, int] = FP8_BLOCK
+    reads: bool = True
 
 
-def plain_tensors(tensors: Tensors, manner: Manner) -> Tensors:
-    """Every foreign packed matrix as a lazy one under its plain name, its scales taken out.
+class Form(Enum):
+    """What stands for a matrix while a model takes it in."""
+
+    WHOLE = "a matrix of its shape"
+    ROWS = "the numbers of its rows"
+    EXPANDED = "its weights"
+
+
+@dataclass(slots=True)
+class Foreign:
+    """A foreign packed matrix.
+
+    whole: its weights, lazy. matrix: as it is, where our kernels multiply it so. why: it is
+    expanded, where that is to be told.
+    """
+
+    whole: mx.array
+    matrix: PackedMatrix | None
+    form: Form
+    why: str | None
+
+    def expand(self, why: str | None) -> None:
+        self.form, self.why = Form.EXPANDED, why
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignTensors:
+    """A checkpoint's tensors: foreign packed matrices by the name of the tensor that they become,
+    and all others."""
+
+    others: Tensors
+    matrices: dict[str, Foreign] = field(default_factory=dict)
+
+    def expanded(self) -> Tensors:
+        """All of them, lazy."""
+        return self.others | {name: each.whole for name, each in self.matrices.items()}
+
+    def without(self, names: Set[str]) -> "ForeignTensors":
+        """Those that are not among these."""
+        return ForeignTensors(
+            {name: array for name, array in self.others.items() if name not in names},
+            {name: each for name, each in self.matrices.items() if name not in names},
+        )
+
+    def standing(self, packed: PackedWeights) -> Tensors:
+        """All of them, with what stands for packed ones."""
+        standing = dict(self.others)
+        for name, each in self.matrices.items():
+            standing[name] = each.whole
+            if each.matrix is not None and each.form is Form.WHOLE:
+                standing[name] = packed.stand_in(PackedPart(each.matrix), name)
+            elif each.matrix is not None and each.form is Form.ROWS:
+                standing[name] = packed.row_numbers(each.matrix, name)
+        return standing
+
+
+def foreign_tensors(tensors: Tensors, manner: Manner) -> ForeignTensors:
+    """The foreign packed matrices among a checkpoint's tensors, their scales taken out.
 
     Raises CheckpointError, naming the tensor, where a scale is missing or no number, and
     UnsupportedTensorError for a packing that is not known.
     """
-    plain = {packed.base: _plain(packed, manner) for packed in packed_matrices(tensors)}
-    if not plain:
-        return tensors
-    kept_names: Tensors = {}
-    for name, array in tensors.items():
-        base, ending = _parted(name)
-        if base in plain and ending in CODES:
-            kept_names[f"{base}.weight"] = plain[base]
-        elif base not in plain and not _NOT_OF_WEIGHTS.search(name):
-            kept_names[name] = array
-    return kept_names
+    matrices = {}
+    possible: list[Fault] = []
+    for packed in packed_matrices(tensors):
+        matrices[f"{packed.base}.weight"] = _foreign(packed, manner)
+        possible += faults(packed) if manner.reads else ()
+        if len(possible) > _AT_ONCE:
+            refuse(possible)
+            possible = []
+    refuse(possible)
+    if not matrices:
+        return ForeignTensors(tensors)
+    others = {
+        name: array
+        for name, array in tensors.items()
+        if f"{_base(name)}.weight" not in matrices and not _NOT_OF_WEIGHTS.search(name)
+    }
+    found = ForeignTensors(others, matrices)
+    _expand_unlike_experts(found)
+    return found
 
 
-def _plain(packed: Packed, manner: Manner) -> mx.array:
-    """A matrix, or what stands in for it. Experts that lie apart are stacked later, so expanded."""
-    whole = expanded(packed, manner.block)  # lazy, but what is wrong with it is told here
-    if manner.packed is not None and not _EXPERT.search(packed.base):
-        weight = kept(packed, manner.block)
-        if weight is not None:
-            matrix = PackedMatrix(weight, manner.dtype, manner.maker)
-            return manner.packed.stand_in(PackedPart(matrix))
-    return whole.astype(manner.dtype)
+def _foreign(packed: Packed, manner: Manner) -> Foreign:
+    foreign = Foreign(
+        expanded(packed, manner.block).astype(manner.dtype), None, Form.EXPANDED, manner.why
+    )
+    weight = kept(packed, manner.block) if manner.keep else None
+    if isinstance(weight, str):
+        foreign.why = weight
+    elif weight is not None:
+        foreign.matrix = PackedMatrix(weight, manner.dtype, manner.maker)
+        in_parts = weight.codes.ndim > 2 or _EXPERT.search(packed.base)
+        foreign.form = Form.ROWS if in_parts else Form.WHOLE
+    return foreign
 
 
-def _parted(name: str) -> tuple[str, str]:
-    """A name without the ending that tells what it is of a matrix, and that ending."""
+def _expand_unlike_experts(found: ForeignTensors) -> None:
+    """The experts of a layer that are not all packed alike, which no stack can be made of."""
+
+    def layer(name: str) -> str:
+        return _EXPERT.sub(".experts.*.", name)
+
+    if not any(each.matrix for each in found.matrices.values()):
+        return
+    names = sorted((n for n in {**found.others, **found.matrices} if _EXPERT.search(n)), key=layer)
+    for _, group in groupby(names, layer):
+        members = [found.matrices.get(name) for name in group]
+        packings = {
+            None if each is None or each.matrix is None else each.matrix.weight.packing
+            for each in members
+        }
+        if len(packings) > 1:
+            for each in members:
+                if each is not None:
+                    each.expand(each.why or UNLIKE)
+
+
+def placed(foreign: ForeignTensors, named: Callable[[Tensors], tuple[Any, Tensors]]) -> Placement:
+    """Where packed matrices belong in a model, and its other weights.
+
+    named: makes of tensors a model, and the weights by the names of its tree. It is asked again
+    where that shows that a matrix has no place as it is, which is then expanded.
+    Raises what `named` does.
+    """
+    while True:
+        packed = PackedWeights()
+        by_rows = [each for each in foreign.matrices.values() if each.form is Form.ROWS]
+        try:
+            model, weights = named(foreign.standing(packed))
+        except MLX_LM_ERRORS:
+            if not by_rows:
+                raise
+            for each in by_rows:
+                each.expand(REARRANGED)
+            continue
+        placement = packed.places(model, weights)
+        if not placement.failed:
+            return placement
+        for name, why in placement.failed.items():
+            each = foreign.matrices[name]
+            if each.form is Form.WHOLE and why == REARRANGED:
+                each.form = Form.ROWS
+            else:
+                each.expand(why)
+
+
+def told_expanded(foreign: ForeignTensors) -> str | None:
+    """Which packed matrices could not stay as they are and why, in one line; None where all did."""
+    reasons: dict[str, list[str]] = {}
+    for name, each in foreign.matrices.items():
+        if each.why is not None:
+            reasons.setdefault(each.why, []).append(name.removesuffix(".weight"))
+    if not reasons:
+        return None
+    parts = [f"{len(names)} such as {min(names)} ({why})" for why, names in reasons.items()]
+    return f"Some packed matrices are expanded: {'; '.join(parts)}."
+
+
+def _base(name: str) -> str:
+    """A name without the ending that tells what it is of a matrix."""
     ending = next((each for each in (*CODES, *SCALES) if name.endswith(each)), "")
-    return name.removesuffix(ending), ending
+    return name.removesuffix(ending)
 
 
 def fp8_block(config: Mapping[str, Any]) -> tuple[int, int]:
     """Rows and columns that share a scale in blocks of FP8, as config.json has it."""
     stated = (config.get("quantization_config") or {}).get("weight_block_size")
-    if isinstance(stated, list) and len(stated) == 2:
-        return int(stated[0]), int(stated[1])
-    return FP8_BLOCK
+    if stated is None:
+        return FP8_BLOCK
+    if (
+        not isinstance(stated, list)
+        or len(stated) != 2
+        or not all(type(each) is int and 0 < each < 2**31 for each in stated)
+    ):
+        raise CheckpointError(
+            f"config.json has weight_block_size = {stated!r}; two positive numbers are needed. "
+            "Fetch the checkpoint again."
+        )
+    return stated[0], stated[1]
 
 
 def ignored_directives(path: Path) -> list[str]:
     """What a folder asks for beyond its weights and is not done, one line each."""
     section = read_config(path).get("quantization_config") or {}
-    with suppress(OSError, ValueError, KeyError, TypeError):  # ModelOpt's file, which may be there
+    # ModelOpt's file, which may be there.
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
         section |= json.loads((path / "hf_quant_config.json").read_bytes())["quantization"]
     asked = section.get("kv_cache_quant_algo") or section.get("kv_cache_scheme")
     if not asked:

@@ -1,4 +1,4 @@
-"""Matrices as ModelOpt, compressed-tensors and DeepSeek pack them in safetensors, expanded.
+"""Matrices as ModelOpt, compressed-tensors and DeepSeek pack them in safetensors.
 
 What lies beside a matrix, and its shape, decide how it is packed; the names of layers in
 config.json do not. Sources: checkpoints as NVIDIA's ModelOpt and vLLM's llm-compressor publish
@@ -8,16 +8,27 @@ MLX reads every type of one byte as uint8. The bytes of NVFP4, MXFP4 and MXFP8 a
 its decoder serves; scales of a whole matrix are multiplied in float32.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import mlx.core as mx
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.kernels.packing import PackedWeight, fp8_weight, mxfp4_weight, nvfp4_weight
+from mtplx.kernels.packing import (
+    FP8_TILE,
+    PART,
+    PackedWeight,
+    affine_weight,
+    fp8_weight,
+    mxfp4_weight,
+    mxfp8_weight,
+    nvfp4_weight,
+    powers_of_two,
+)
 from mtplx.models.family import Tensors
 
-FP8_BLOCK = (128, 128)  # where config.json does not say otherwise
+FP8_BLOCK = (FP8_TILE, FP8_TILE)  # where config.json does not say otherwise
 CODES = (".weight_packed", ".weight")
 SCALES = (
     ".weight_scale",
@@ -65,38 +76,88 @@ def packed_matrices(tensors: Tensors) -> Iterator[Packed]:
 def expanded(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> mx.array:
     """The matrix in float32, lazy. block: rows and columns that share a scale in FP8 blocks.
 
-    Raises CheckpointError, naming the tensor, for a scale that is missing, of another shape or no
-    number, and UnsupportedTensorError for a packing that is not known.
+    Raises CheckpointError, naming the tensor, for a scale that is missing, and
+    UnsupportedTensorError for a packing that is not known, or scales of another shape.
     """
+    for each in packed.beside.values():
+        if each.size == 0 or packed.codes.size == 0:
+            raise _unknown(packed, each)
     if ".weight_scale_inv" in packed.beside:
         return _fp8_blocks(packed, block)
     scale = packed.need(".weight_scale")
     if packed.codes.dtype != mx.uint8:
         return _words(packed, scale)
     if scale.dtype != mx.uint8:
-        return _fp8(packed, scale)
+        return mx.from_fp8(packed.codes, mx.float32) * _fp8_scale(packed, scale)
     return _microscaled(packed, scale)
 
 
-def kept(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> PackedWeight | None:
-    """The matrix as our kernels multiply it as it is; None where they do not.
+def kept(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> PackedWeight | str:
+    """The matrix as our kernels multiply it as it is, lazy; or why they do not.
 
-    To be asked of what `expanded` has looked at: a kernel reads a wrong scale without a word.
+    To be asked of what `expanded` knows: scales are taken to be of the right shape here.
     """
-    if packed.codes.ndim != 2 or packed.codes.dtype != mx.uint8:
-        return None
     codes, beside = packed.codes, packed.beside
+    if codes.dtype != mx.uint8:
+        return _kept_words(packed)
     if ".weight_scale_inv" in beside:
-        scale = beside[".weight_scale_inv"]
-        fits = block == FP8_BLOCK and scale.dtype != mx.uint8 and not codes.shape[1] % 16
-        return fp8_weight(codes, scale) if fits else None
+        if codes.shape[-1] % PART or block[1] % PART:
+            return _not_in_parts(codes.shape[-1], block[1])
+        return fp8_weight(codes, beside[".weight_scale_inv"], block)
     scale = packed.need(".weight_scale")
     if scale.dtype != mx.uint8:
-        return None if codes.shape[1] % 16 else fp8_weight(codes, scale.reshape(-1, 1))
-    mode, _, _ = _MODES[codes.shape[1] // scale.shape[1]]
+        if codes.shape[-1] % PART:
+            return _not_in_parts(codes.shape[-1])
+        rows = mx.broadcast_to(_fp8_scale(packed, scale), (*codes.shape[:-1], 1))
+        return fp8_weight(codes, rows)
+    mode, _, _ = _MODES[codes.shape[-1] // scale.shape[-1]]
     if mode == "nvfp4":
-        return nvfp4_weight(codes, scale, _whole_scale(packed))
-    return mxfp4_weight(codes, scale) if mode == "mxfp4" else None
+        whole = _whole_scale(packed)
+        return nvfp4_weight(codes, scale, whole if whole.ndim == 0 else whole[..., 0])
+    return (mxfp4_weight if mode == "mxfp4" else mxfp8_weight)(codes, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What may be wrong with a matrix. there: [] bool, lazy. problem: what is then to be said."""
+
+    there: mx.array
+    problem: str
+
+
+def faults(packed: Packed) -> Iterator[Fault]:
+    """Scales, and codes where they can be that, which are no numbers: a kernel reads them without a
+    word. To be asked of what `expanded` knows."""
+    has_bytes = packed.codes.dtype == mx.uint8
+    is_nvfp4 = has_bytes and packed.beside.keys() & {".weight_scale_2", ".weight_global_scale"}
+    for ending, scale in packed.beside.items():
+        name = f"{packed.base}{ending}"
+        if ending == ".weight_shape":
+            continue
+        if scale.dtype == mx.uint8:
+            no_number = (scale & 0x7F) == 0x7F if is_nvfp4 else scale == 0xFF
+            yield Fault(mx.any(no_number), f"{name} holds a byte that is no number")
+            continue
+        yield Fault(~mx.all(mx.isfinite(scale.astype(mx.float32))), f"{name} is not finite")
+        if ending == ".weight_global_scale":
+            yield Fault(mx.any(scale == 0), f"{name} is zero, which is no number to divide by")
+    if has_bytes and not is_nvfp4 and not _is_mxfp4(packed):
+        no_number = (packed.codes & 0x7F) == 0x7F
+        yield Fault(mx.any(no_number), f"{packed.base} holds a weight that is no number")
+
+
+def refuse(found: Sequence[Fault]) -> None:
+    """CheckpointError for the first fault that is there. They are evaluated together."""
+    there: list[bool] = mx.stack([fault.there for fault in found]).tolist() if found else []  # type: ignore[assignment]  # it has one axis
+    for fault in (fault for fault, wrong in zip(found, there, strict=True) if wrong):
+        raise CheckpointError(f"{fault.problem}. Fetch the checkpoint again.")
+
+
+def _is_mxfp4(packed: Packed) -> bool:
+    scale = packed.beside.get(".weight_scale")
+    if scale is None or scale.dtype != mx.uint8:
+        return False
+    return _MODES[packed.codes.shape[-1] // scale.shape[-1]][0] == "mxfp4"
 
 
 def _microscaled(packed: Packed, scale: mx.array) -> mx.array:
@@ -105,10 +166,6 @@ def _microscaled(packed: Packed, scale: mx.array) -> mx.array:
     if rest or ratio not in _MODES or packed.codes.shape[:-1] != scale.shape[:-1]:
         raise _unknown(packed, scale)
     mode, group_size, bits = _MODES[ratio]
-    no_number = (scale & 0x7F) == 0x7F if mode == "nvfp4" else scale == 0xFF
-    _refuse(mx.any(no_number), f"{packed.base}.weight_scale holds a byte that is no number")
-    if mode == "mxfp8":
-        _refuse_codes(packed)
     weights = mx.dequantize(
         mx.view(mx.contiguous(packed.codes), mx.uint32),
         scale,
@@ -124,12 +181,9 @@ def _microscaled(packed: Packed, scale: mx.array) -> mx.array:
 def _whole_scale(packed: Packed) -> mx.array:
     """NVFP4's factor of a matrix, or of each expert: stored as it is, or its reciprocal."""
     if ".weight_global_scale" in packed.beside:
-        stored = packed.beside[".weight_global_scale"].astype(mx.float32)
-        _refuse(mx.any(stored == 0), f"{packed.base}.weight_global_scale is zero")
-        factor = 1 / stored
+        factor = 1 / packed.beside[".weight_global_scale"].astype(mx.float32)
     else:
         factor = packed.need(".weight_scale_2").astype(mx.float32)
-    _refuse(~mx.all(mx.isfinite(factor)), f"{packed.base}'s scale of the matrix is no number")
     if factor.size == 1:
         return factor.reshape(())
     if packed.codes.ndim == 3 and factor.size == packed.codes.shape[0]:
@@ -137,15 +191,14 @@ def _whole_scale(packed: Packed) -> mx.array:
     raise _unknown(packed, factor)
 
 
-def _fp8(packed: Packed, scale: mx.array) -> mx.array:
-    """E4M3 with one scale for the matrix, for each expert, or for each row."""
+def _fp8_scale(packed: Packed, scale: mx.array) -> mx.array:
+    """E4M3's one scale for the matrix, for each expert, or for each row, in their places."""
     rows = packed.codes.shape[:-1]
     shapes = [(1,) * packed.codes.ndim, (*rows, 1), (*rows[:-1], 1, 1)]
-    fitting = next((shape for shape in shapes if scale.size == _size(shape)), None)
+    fitting = next((shape for shape in shapes if scale.size == prod(shape)), None)
     if fitting is None:
         raise _unknown(packed, scale)
-    _refuse_scales(packed, scale)
-    return _e4m3(packed) * scale.astype(mx.float32).reshape(fitting)
+    return scale.astype(mx.float32).reshape(fitting)
 
 
 def _fp8_blocks(packed: Packed, block: tuple[int, int]) -> mx.array:
@@ -155,53 +208,53 @@ def _fp8_blocks(packed: Packed, block: tuple[int, int]) -> mx.array:
     needed = (-(-num_rows // block[0]), -(-num_columns // block[1]))
     if scale.shape[-2:] != needed or scale.shape[:-2] != packed.codes.shape[:-2]:
         raise _unknown(packed, scale)
-    if scale.dtype == mx.uint8:  # E8M0
-        _refuse(mx.any(scale == 0xFF), f"{packed.base}.weight_scale_inv holds no number")
-        scale = mx.power(2.0, scale.astype(mx.float32) - 127)
-    _refuse_scales(packed, scale)
-    factors = mx.repeat(mx.repeat(scale.astype(mx.float32), block[0], -2), block[1], -1)
-    return _e4m3(packed) * factors[..., :num_rows, :num_columns]
-
-
-def _e4m3(packed: Packed) -> mx.array:
-    _refuse_codes(packed)
-    return mx.from_fp8(packed.codes, mx.float32)
+    values = powers_of_two(scale) if scale.dtype == mx.uint8 else scale.astype(mx.float32)
+    factors = mx.repeat(mx.repeat(values, block[0], -2), block[1], -1)
+    return mx.from_fp8(packed.codes, mx.float32) * factors[..., :num_rows, :num_columns]
 
 
 def _words(packed: Packed, scale: mx.array) -> mx.array:
     """compressed-tensors' whole numbers: the lowest bits first in words, less half their range."""
-    if ".weight_zero_point" in packed.beside:
-        raise UnsupportedTensorError(
-            f"{packed.base} is packed with zero points, which are not readable here yet. Take a "
-            "symmetric checkpoint, or the original."
-        )
-    width: int = packed.need(".weight_shape")[-1].item()  # type: ignore[assignment]
-    bits = 32 * packed.codes.shape[-1] // width
-    group, rest = divmod(width, scale.shape[-1])
-    if bits not in (2, 4, 8) or rest or packed.codes.shape[-1] * 32 != width * bits:
-        raise _unknown(packed, scale)
-    _refuse_scales(packed, scale)
+    bits, group = _word_sizes(packed, scale)
     words = mx.view(packed.codes, mx.uint32)[..., None]
     codes = (words >> mx.arange(0, 32, bits, dtype=mx.uint32)) & (2**bits - 1)
+    width = group * scale.shape[-1]
     weights = codes.reshape(*packed.codes.shape[:-1], width).astype(mx.float32) - 2 ** (bits - 1)
     scaled: mx.array = weights * mx.repeat(scale.astype(mx.float32), group, -1)
     return scaled
 
 
-def _refuse_scales(packed: Packed, scale: mx.array) -> None:
-    finite = mx.all(mx.isfinite(scale.astype(mx.float32)))
-    _refuse(~finite, f"A scale of {packed.base} is not finite")
+def _kept_words(packed: Packed) -> PackedWeight | str:
+    scale = packed.need(".weight_scale")
+    bits, group = _word_sizes(packed, scale)
+    if group % PART:
+        return _not_in_parts(group)
+    return affine_weight(mx.view(packed.codes, mx.uint32), scale, None, bits=bits, group=group)
 
 
-def _refuse_codes(packed: Packed) -> None:
-    """0x7F and 0xFF are no numbers in E4M3."""
-    no_number = (packed.codes & 0x7F) == 0x7F
-    _refuse(mx.any(no_number), f"{packed.base} holds a weight that is no number")
+def _word_sizes(packed: Packed, scale: mx.array) -> tuple[int, int]:
+    """Bits of a weight, and how many weights share a scale."""
+    if ".weight_zero_point" in packed.beside:
+        raise UnsupportedTensorError(
+            f"{packed.base} is packed with zero points, which are not readable here yet. Take a "
+            "symmetric checkpoint, or the original."
+        )
+    shape = packed.need(".weight_shape")
+    if packed.codes.shape[:-1] != scale.shape[:-1] or not mx.issubdtype(shape.dtype, mx.integer):
+        raise _unknown(packed, scale)
+    width: int = shape.reshape(-1)[-1].item()  # type: ignore[assignment]
+    if width < 1:
+        raise _unknown(packed, scale)
+    bits = 32 * packed.codes.shape[-1] // width
+    group, rest = divmod(width, scale.shape[-1])
+    if bits not in (2, 4, 8) or rest or packed.codes.shape[-1] * 32 != width * bits:
+        raise _unknown(packed, scale)
+    return bits, group
 
 
-def _refuse(wrong: mx.array, problem: str) -> None:
-    if wrong.item():
-        raise CheckpointError(f"{problem}. Fetch the checkpoint again.")
+def _not_in_parts(*lengths: int) -> str:
+    odd = next(length for length in lengths if length % PART)
+    return f"{odd} weights that lie together are no multiple of {PART}"
 
 
 def _unknown(packed: Packed, scale: mx.array) -> UnsupportedTensorError:
@@ -209,10 +262,3 @@ def _unknown(packed: Packed, scale: mx.array) -> UnsupportedTensorError:
         f"{packed.base} is packed as {packed.codes.dtype} {list(packed.codes.shape)} with scales "
         f"{scale.dtype} {list(scale.shape)}, which is no packing that is known here."
     )
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

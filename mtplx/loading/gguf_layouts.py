@@ -4,7 +4,7 @@ Sources: the converter and model code of llama.cpp, as far as it says what is st
 trees of mlx-lm. Norms that are stored as 1 + w stay so where mlx-lm's models use them so.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,8 @@ class Layout:
     follows `model.layers.{i}.`. ends: tensors outside of the layers. transforms: by the part of the
     file's name that `names` has. row_orders: likewise, those that only put rows in another order,
     which blocks allow as well. column_orders: likewise, which of the model's columns stands where
-    the file has its own; blocks stay as they are, and the input is put in their order.
+    the file has its own; blocks stay as they are, and the input is put in their order. shared:
+    likewise, matrices whose rows the model has together with another's.
     """
 
     config: dict[str, Any]
@@ -35,6 +36,7 @@ class Layout:
     transforms: Mapping[str, Transform]
     row_orders: Mapping[str, mx.array] = field(default_factory=dict)
     column_orders: Mapping[str, mx.array] = field(default_factory=dict)
+    shared: Set[str] = frozenset()
 
 
 class Fields:

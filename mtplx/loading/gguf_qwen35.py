@@ -162,17 +162,21 @@ def qwen3next(metadata: Metadata) -> Layout:
     separate = ("ssm_beta.weight", "ssm_alpha.weight")
     names = {name: to for name, to in DELTA.items() if name not in separate}
     names["ssm_ba.weight"] = "linear_attn.in_proj_ba.weight"
-    # These two are put together from both, so they are expanded whatever they are stored in.
-    apart: dict[str, Transform] = dict.fromkeys(("attn_qkv.weight", "attn_gate.weight"), _as_it_is)
-    return Layout(config, num_layers, ATTENTION | NORMS | EXPERTS | names, ENDS, TRANSFORMS | apart)
-
-
-def _as_it_is(array: mx.array) -> mx.array:
-    return array
+    return Layout(
+        config,
+        num_layers,
+        ATTENTION | NORMS | EXPERTS | names,
+        ENDS,
+        TRANSFORMS,
+        shared=frozenset(("attn_qkv.weight", "attn_gate.weight")),
+    )
 
 
 def joined_projections(weights: dict[str, mx.array], config: Mapping[str, Any]) -> None:
-    """in_proj_qkv and in_proj_z of every layer as Qwen3-Next's in_proj_qkvz, in place."""
+    """in_proj_qkv and in_proj_z of every layer as Qwen3-Next's in_proj_qkvz, in place.
+
+    weights: of packed ones the numbers of their rows, which are joined alike.
+    """
     num_keys, key = config["linear_num_key_heads"], config["linear_key_head_dim"]
     value = config["linear_num_value_heads"] // num_keys * config["linear_value_head_dim"]
     for name in [name for name in weights if name.endswith("in_proj_qkv.weight")]:

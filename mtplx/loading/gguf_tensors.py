@@ -1,7 +1,7 @@
 """A GGUF model's tensors as matrices and vectors of weights.
 
-On a GPU blocks stay as they are; on a CPU everything is expanded to float32, straight from the
-mapped file and on all cores.
+On a GPU blocks and matrices of 16 bits stay as they are; on a CPU everything is expanded to
+float32, straight from the mapped file and on all cores.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.kernels.packing import gguf_weight
+from mtplx.kernels.packing import PART, gguf_weight
 from mtplx.kernels.source import Maker, metal
 from mtplx.loading.gguf_affine import AFFINE_FORMATS, affine_parts
 from mtplx.loading.gguf_file import DENSE_FORMATS, READABLE, GgufFile, GgufTensor
@@ -25,6 +25,12 @@ from mtplx.quant.bits import Bytes, Floats
 from mtplx.quant.formats import BLOCK_FORMATS, expand, holds_numbers
 
 _MAX_THREADS = 8
+
+
+def stays_on_gpu(kind: str, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of this type is kept as it is on a GPU: blocks, and matrices of 16 bits."""
+    halves = kind in ("F16", "BF16") and len(shape) > 1 and shape[-1] % PART == 0
+    return kind in BLOCK_FORMATS or halves
 
 
 def rows_in_half_split_order(num_heads: int, num_rows: int) -> npt.NDArray[np.int64]:
@@ -58,8 +64,8 @@ class Rows:
 class GgufTensors:
     """Tensors of a model by name, as matrices, vectors or arrays.
 
-    packed: blocks stay as they are; those of 32 that MLX has a packing for are multiplied by its
-    kernels, the others by ours. maker: who runs ours.
+    packed: blocks and matrices of 16 bits stay as they are; blocks of 32 that MLX has a packing for
+    are multiplied by its kernels, the others by ours. maker: who runs ours.
     Each raises CheckpointError for a tensor that is missing, not of the shape asked for, or
     damaged.
     """
@@ -122,7 +128,7 @@ class GgufTensors:
     def joined(self, parts: Sequence[Rows], columns: int) -> Matrix:
         """Tensors of `columns` columns as one matrix, their rows in order."""
         found = [self.find(part.name, (part.num_rows, columns)) for part in parts]
-        if self.packed and {tensor.type for tensor in found} & BLOCK_FORMATS.keys():
+        if self.packed and any(stays_on_gpu(tensor.type, tensor.shape) for tensor in found):
             return self._joined_packed(parts, found)
         weight = mx.zeros((sum(part.num_rows for part in parts), columns))
         mx.eval(weight)
@@ -136,17 +142,18 @@ class GgufTensors:
         return DenseMatrix(weight)
 
     def _joined_packed(self, parts: Sequence[Rows], found: Sequence[GgufTensor]) -> Matrix:
-        """Blocks as they are; one product where all are of one type of our own kernels'."""
+        """What stays as it is; one product where all are of one type of our own kernels'."""
         kinds = {tensor.type for tensor in found}
         factors = [self.factor(part.name) for part in parts]
         has_factor = any(factor is not None for factor in factors)
-        if len(kinds) == 1 and not kinds & AFFINE_FORMATS.keys() and not has_factor:
+        alike = len(kinds) == 1 and stays_on_gpu(found[0].type, found[0].shape)
+        if alike and not kinds & AFFINE_FORMATS.keys() and not has_factor:
             rows = [t.rows[part.order] for part, t in zip(parts, found, strict=True)]
             return self._kernel_matrix(found[0], np.concatenate(rows), None)
         return stack([self._alone(*each) for each in zip(parts, found, factors, strict=True)])
 
     def _alone(self, part: Rows, tensor: GgufTensor, factor: mx.array | None) -> Matrix:
-        if tensor.type in DENSE_FORMATS:
+        if not stays_on_gpu(tensor.type, tensor.shape):
             weight = mx.zeros(tensor.shape)
             mx.eval(weight)
             self._expand(tensor, part.order, np.array(weight, copy=False))
@@ -159,7 +166,7 @@ class GgufTensors:
         return AffineMatrix(codes, scales, biases, fmt.bits)
 
     def kernel_matrix(self, name: str, row_order: mx.array | None = None) -> PackedMatrix:
-        """A tensor in blocks as it is, [N, K] or one for each expert [E, N, K].
+        """A tensor as it is stored, [N, K] or one for each expert [E, N, K].
 
         row_order: [N], which stored row each row is.
         """
@@ -177,7 +184,8 @@ class GgufTensors:
 
     def _check_scales(self, tensor: GgufTensor) -> None:
         """What a kernel would read without a word: a scale that is no number."""
-        if not holds_numbers(BLOCK_FORMATS[tensor.type], tensor.data):
+        block = BLOCK_FORMATS.get(tensor.type)
+        if block is not None and not holds_numbers(block, tensor.data):
             raise _not_finite(tensor)
 
     def _expand(
@@ -186,6 +194,9 @@ class GgufTensors:
         rows = tensor.rows[order]
         if tensor.type in DENSE_FORMATS:
             _copy(tensor.type, rows, out)
+            # A norm or a bias; matrices are not looked through, which would take as long again.
+            if out.ndim < 2 and not np.isfinite(out).all():
+                raise CheckpointError(f"{tensor.name} holds what is no number. Fetch it again.")
         elif not expand(BLOCK_FORMATS[tensor.type], rows, out, self.pool):
             raise _not_finite(tensor)
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import mlx.core as mx
 
+from mtplx.kernels.packing import PART
 from mtplx.loading import gguf_qwen35
 from mtplx.loading.gguf_layouts import Layout
-from mtplx.loading.gguf_tensors import GgufTensors
-from mtplx.models.packed import PackedPart, PackedWeights
-from mtplx.quant.formats import BLOCK_FORMATS
+from mtplx.loading.gguf_tensors import GgufTensors, stays_on_gpu
+from mtplx.models.packed import PackedPart
+from mtplx.models.packed_weights import PackedWeights
 
 
 @dataclass(slots=True)
@@ -27,8 +28,11 @@ class Named:
         self.num_bytes += tensors.by_name[name].data.nbytes
         if tensors.packed and _stays_packed(tensors, layout, name, leaf):
             matrix = tensors.kernel_matrix(name, layout.row_orders.get(leaf))
+            if leaf in layout.shared:
+                self.all[to] = self.packed.row_numbers(matrix, name)
+                return
             part = PackedPart(matrix, layout.column_orders.get(leaf))
-            self.all[to] = self.packed.stand_in(part)
+            self.all[to] = self.packed.stand_in(part, name)
         else:
             self.all[to] = _dense(tensors, layout, name, leaf)
 
@@ -66,8 +70,11 @@ def head_weights(tensors: GgufTensors, layout: Layout) -> tuple[Named, int]:
 
 def _stays_packed(tensors: GgufTensors, layout: Layout, name: str, leaf: str) -> bool:
     tensor = tensors.by_name[name]
-    is_matrix = len(tensor.shape) in (2, 3) and leaf not in layout.transforms
-    return is_matrix and tensor.type in BLOCK_FORMATS
+    if len(tensor.shape) not in (2, 3) or leaf in layout.transforms:
+        return False
+    # Whose rows are joined with another's has to be of its kind, and float32 is one of ours, too.
+    together = leaf in layout.shared and tensor.shape[-1] % PART == 0
+    return together or stays_on_gpu(tensor.type, tensor.shape)
 
 
 def _dense(tensors: GgufTensors, layout: Layout, name: str, leaf: str) -> mx.array:

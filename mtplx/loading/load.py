@@ -17,7 +17,8 @@ from mtplx.loading.resolve import NOWHERE, Places, resolve
 from mtplx.loading.sharded import check_alike, join
 from mtplx.loading.tuned import with_profile
 from mtplx.models.drafter import HeadDrafter
-from mtplx.models.llama import LlamaTarget
+from mtplx.models.llama import LlamaDims, LlamaTarget
+from mtplx.models.llama_like import llama_dims_of
 from mtplx.models.mlx_lm_target import MlxLmTarget
 from mtplx.models.shortlist import Shortlist, frequent_ids, make_shortlist, widen
 from mtplx.pace import Paces
@@ -99,8 +100,6 @@ def load(
         check_alike(group, path)
     given = Path(head) if head is not None else None
     limit = memory_limit_bytes() if memory_bytes is None else memory_bytes
-    if path.is_dir() and given is not None:
-        raise HeadError(f"{head}: heads in files of their own are for GGUF trunks, not for {path}.")
     parts: GgufModel | FolderModel
     if path.is_file():
         parts, tokenizer, context_note = _gguf(path, limit, given)
@@ -108,8 +107,13 @@ def load(
         parts, tokenizer, context_note = _folder(path, limit, group)
     target, reason = parts.target, parts.no_head_reason
     found: HeadFile | NativeHeadFile | None = parts.head
-    if isinstance(target, LlamaTarget):
-        found, reason = _head(path, target, given)
+    dims = None if group is not None else llama_dims_of(target)
+    if dims is not None and found is None:
+        found, reason = _head(path, dims, given)
+    elif given is not None and path.is_dir():
+        raise HeadError(
+            f"{head}: a head of its own file is for a llama-type trunk, not for {path}."
+        )
     loaded = LoadedModel(
         name=str(model),
         path=path,
@@ -167,15 +171,17 @@ def _folder(
     from mtplx.loading.native_folder import folder_model
     from mtplx.loading.tokenizer_folder import tokenizer_from_folder
 
-    need = folder_memory(path)
+    packed = mx.metal.is_available()
+    need = folder_memory(path, packed=packed, split=group is not None)
     if group is not None:
         need = need.split(group.size())
     _fitting_context(path, need, 1, limit)  # before anything of any size is read
     model = folder_model(path, group)
     context, note = _fitting_context(path, need, model.target.context_length, limit)
     model = replace(model, target=replace(model.target, context_length=context))
-    notes = [*ignored_directives(path), *([note] if note else [])]
-    return model, tokenizer_from_folder(path), " ".join(notes) or None
+    notes = [*ignored_directives(path), model.note, note]
+    told = " ".join(line for line in notes if line) or None
+    return model, tokenizer_from_folder(path), told
 
 
 def _fitting_context(
@@ -206,17 +212,15 @@ def _gb(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:,.1f} GB"
 
 
-def _head(
-    path: Path, target: LlamaTarget, given: Path | None
-) -> "tuple[HeadFile | None, str | None]":
+def _head(path: Path, dims: LlamaDims, given: Path | None) -> "tuple[HeadFile | None, str | None]":
     """A head for the trunk, or why there is none. One that was asked for has to fit."""
     trunk = fingerprint(path)
     if given is not None:
-        return _fitting_head(given, path, target, trunk), None
+        return _fitting_head(given, path, dims, trunk), None
     problems = []
     for candidate in head_candidates(path, trunk):
         try:
-            return _fitting_head(candidate, path, target, trunk), None
+            return _fitting_head(candidate, path, dims, trunk), None
         except (HeadError, FileAccessError) as error:
             problems.append(str(error))
     if problems:
@@ -227,10 +231,10 @@ def _head(
     )
 
 
-def _fitting_head(file: Path, path: Path, target: LlamaTarget, trunk: str) -> "HeadFile":
+def _fitting_head(file: Path, path: Path, dims: LlamaDims, trunk: str) -> "HeadFile":
     from mtplx.loading.head_file import read_head
 
-    head = read_head(file, target.dims)
+    head = read_head(file, dims)
     if head.trunk != trunk:
         raise HeadError(
             f"{file} was trained for another model (trunk {head.trunk or 'not stated'}, this "

@@ -11,7 +11,14 @@ from typing import Any
 import mlx.core as mx
 
 from mtplx.errors import CheckpointError
-from mtplx.loading.expanded_tensors import Manner, fp8_block, plain_tensors
+from mtplx.loading.expanded_tensors import (
+    MLX_LM_ERRORS,
+    Manner,
+    foreign_tensors,
+    fp8_block,
+    placed,
+    told_expanded,
+)
 from mtplx.loading.find_head import unusable_head
 from mtplx.loading.native_head_files import SplitFolder, StoredHead, split_folder
 from mtplx.loading.sharded import lead_or_follow
@@ -20,7 +27,7 @@ from mtplx.loading.tied import tied_by_weights
 from mtplx.models.drafter import Head
 from mtplx.models.family import BlockPlan, Config, Tensors, text_config
 from mtplx.models.mla import absorb_short_blocks
-from mtplx.models.mlx_lm_model import adapted, dense_model, sanitised
+from mtplx.models.mlx_lm_model import adapted, dense_model, fill, sanitised
 from mtplx.models.mlx_lm_target import MlxLmTarget, mlx_lm_target
 from mtplx.models.native_head import (
     HeadParts,
@@ -30,19 +37,22 @@ from mtplx.models.native_head import (
     filled_head,
     head_parts,
 )
-from mtplx.models.packed import PackedWeights, held_arrays
+from mtplx.models.packed import held_arrays
+from mtplx.models.packed_weights import put_modules
 from mtplx.models.sharded import shard
 from mtplx.speculation import Target
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedFolder:
-    """A model and its tensors, none of them read. Either half may be filled without the other.
+    """A model and its tensors, none of them filled in. Either half may be without the other.
 
-    split: what was found, without the trunk's tensors. model: mlx_lm's Model, all dense.
-    weights: by the names of its module tree, the trunk's alone.
+    split: what was found, without the trunk's tensors. model: mlx_lm's Model, with packed matrices
+    in their places and all else dense.
+    weights: those that are to be filled in, by the names of its module tree, the trunk's alone.
     config: config.json in mlx-lm's words, with what the weights say of ties.
-    packed: matrices that stay as they are, which some of the weights stand in for.
+    manner: what became of foreign packed matrices. note: which of them are expanded though others
+    stay as they are, in one line.
     """
 
     path: Path
@@ -50,7 +60,8 @@ class OpenedFolder:
     config: Config
     model: Any
     weights: Tensors
-    packed: PackedWeights
+    manner: Manner
+    note: str | None = None
 
     @property
     def name(self) -> str:
@@ -84,11 +95,15 @@ class NativeHeadFile:
 
 @dataclass(frozen=True, slots=True)
 class FolderModel:
-    """A folder's target, and its head or why there is none."""
+    """A folder's target, and its head or why there is none.
+
+    note: which packed matrices of either are expanded, in one line.
+    """
 
     target: MlxLmTarget
     head: NativeHeadFile | None
     no_head_reason: str | None
+    note: str | None = None
 
 
 def open_native_folder(path: Path, manner: Manner | None = None) -> OpenedFolder:
@@ -98,40 +113,98 @@ def open_native_folder(path: Path, manner: Manner | None = None) -> OpenedFolder
         expanded.
     Raises CheckpointError for a folder with a part missing and for one that mlx-lm cannot read.
     """
-    split = split_folder(open_folder(path))
+    folder = open_folder(path)
+    _refuse_layers(path, folder.config, sum(len(file.tensors) for file in folder.files))
+    split = split_folder(folder)
     manner = replace(manner or usual_manner(), block=fp8_block(split.config))
-    config, trunk = tied_by_weights(
-        adapted(split.config, split.family), plain_tensors(split.trunk, manner)
-    )
+    foreign = foreign_tensors(split.trunk, manner)
+    config, used = tied_by_weights(adapted(split.config, split.family), foreign.expanded())
+    foreign = foreign.without(foreign.expanded().keys() - used.keys())
     # Taken out, so that nothing else holds on to arrays of which others are made.
     split = replace(split, trunk={})
-    if split.family is not None:
-        trunk = split.family.prepare(trunk, text_config(config))
     try:
         model = dense_model(config)
-        weights = _unpacked(sanitised(model, trunk), config)
-    except (ValueError, OSError, KeyError, RuntimeError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"mlx-lm cannot load {path}: {error}") from error
-    packed = manner.packed or PackedWeights()
-    return OpenedFolder(path, split, config, model, weights, packed)
+
+        def named(tensors: Tensors) -> tuple[Any, Tensors]:
+            if split.family is not None:
+                tensors = split.family.prepare(tensors, text_config(config))
+            return model, _unpacked(sanitised(model, tensors), config)
+
+        placement = placed(foreign, named)
+    except MLX_LM_ERRORS as error:
+        raise not_of_mlx_lm(path, error) from error
+    put_modules(model, placement.modules)
+    note = told_expanded(foreign)
+    return OpenedFolder(path, split, config, model, placement.rest, manner, note)
 
 
-def usual_manner(*, packed: bool = False) -> Manner:
-    """What becomes of foreign packed matrices on this machine. packed: as they are on a GPU."""
+def not_of_mlx_lm(path: Path, error: Exception) -> CheckpointError:
+    """What to say where mlx-lm's code stumbles over a folder (MLX_LM_ERRORS)."""
+    told = str(error).partition("\n")[0][:300]
+    return CheckpointError(
+        f"mlx-lm cannot load {path} as its config.json describes it: {type(error).__name__}: {told}"
+    )
+
+
+def _refuse_layers(path: Path, config: Config, num_tensors: int) -> None:
+    """A number of layers that would take hours to build, or none. Each has a tensor at least."""
+    stated = text_config(config).get("num_hidden_layers", 0)
+    if not isinstance(stated, int) or isinstance(stated, bool) or not 0 <= stated <= num_tensors:
+        raise CheckpointError(
+            f"{path / 'config.json'} has num_hidden_layers = {stated!r}, and the files have "
+            f"{num_tensors} tensors. Fetch them again."
+        )
+
+
+def _refuse_no_numbers(model: Any) -> None:
+    """CheckpointError, by name, for a norm, a bias or a scale that is none: one makes all logits
+    none. Matrices are not looked through, which would take as long as reading them."""
+    from mlx.utils import tree_flatten
+
+    named: Any = tree_flatten(model.parameters())
+    looked_at = [
+        (name, mx.all(mx.isfinite(array)))
+        for name, array in named
+        if mx.issubdtype(array.dtype, mx.floating)
+        and (array.ndim < 2 or name.endswith((".scales", ".biases")))
+    ]
+    mx.eval([finite for _, finite in looked_at])
+    for name, finite in looked_at:
+        if not finite.item():
+            raise CheckpointError(f"{name} holds what is no number. Fetch the checkpoint again.")
+
+
+def usual_manner(*, packed: bool = False, split: bool = False) -> Manner:
+    """What becomes of foreign packed matrices on this machine.
+
+    packed: they stay as they are, as on a GPU, unless the model is split over machines.
+    """
     dtype = mx.bfloat16 if mx.metal.is_available() else mx.float32
-    return Manner(dtype, PackedWeights() if packed else None)
+    why = "the model is split over machines" if packed and split else None
+    return Manner(dtype, keep=packed and not split, why=why)
 
 
 def opened_head(opened: OpenedFolder) -> HeadParts | None:
     """The folder's head before it is filled, lazy; None where it has none. Raises CheckpointError
     and its kinds for one that cannot be used."""
-    stored, family = opened.split.head, opened.split.family
-    if stored is None or family is None:
+    stored = opened.split.head
+    if stored is None:
         return None
-    config = text_config(opened.config)
-    block = fp8_block(opened.split.config)
-    plain = plain_tensors(stored.tensors, replace(usual_manner(), block=block))
-    stored = replace(stored, tensors=plain)
+    parts: list[HeadParts] = []
+
+    def named(tensors: Tensors) -> tuple[Any, Tensors]:
+        found = _head_parts(replace(stored, tensors=tensors), text_config(opened.config))
+        parts.append(found)
+        return found.tree, found.weights
+
+    foreign = foreign_tensors(stored.tensors, opened.manner)
+    placement = placed(foreign, named)
+    put_modules(parts[-1].tree, placement.modules)
+    return replace(parts[-1], weights=placement.rest, note=told_expanded(foreign))
+
+
+def _head_parts(stored: StoredHead, config: Config) -> HeadParts:
+    family = stored.family
     if not stored.converted:
         return head_parts(family, config, stored.as_used(), stored.num_modules)
     plans = (BlockPlan(family, config, index) for index in range(stored.num_modules))
@@ -150,34 +223,39 @@ def folder_model(
     Raises CheckpointError and its kinds; a head that is broken only costs the drafting.
     """
     if manner is None:
-        manner = usual_manner(packed=mx.metal.is_available() and group is None)
+        manner = usual_manner(packed=mx.metal.is_available(), split=group is not None)
     opened = open_native_folder(path, manner)
     try:
-        opened.packed.fill(opened.model, opened.weights, opened.config)
+        fill(opened.model, opened.weights, opened.config)
         if group is not None:
             shard(opened.model, group, opened.name)
-        mx.eval(opened.model.parameters(), held_arrays(opened.model))
+        mx.eval(opened.model.parameters())
+        _refuse_no_numbers(opened.model)
+        for array in held_arrays(opened.model):
+            mx.eval(array)  # one by one, so that little is held twice while experts are stacked
     except CheckpointError as error:
         raise type(error)(f"{opened.name}: {error}") from error
     except (ValueError, RuntimeError) as error:
-        raise CheckpointError(f"mlx-lm cannot load {path}: {error}") from error
+        raise not_of_mlx_lm(path, error) from error
     target = mlx_lm_target(opened.model, opened.config, opened.name)
     if group is not None:
         target = lead_or_follow(target, group)
-    head, reason = None, opened.split.no_head_reason
+    head, reason, note = None, opened.split.no_head_reason, opened.note
     try:
-        head = _head(opened, target)
+        parts = opened_head(opened)
+        if parts is not None:
+            head = _head(opened, parts, target)
+            note = " ".join(told for told in (note, parts.note) if told) or None
     except CheckpointError as error:
         reason = unusable_head(error)
     if slow := absorb_short_blocks(opened.model):
         head, reason = None, f"{slow[0]} is slow at blocks of tokens, so it decodes plainly."
-    return FolderModel(target, head, reason)
+    return FolderModel(target, head, reason, note)
 
 
-def _head(opened: OpenedFolder, target: MlxLmTarget) -> NativeHeadFile | None:
-    stored, parts = opened.split.head, opened_head(opened)
-    if parts is None or stored is None:
-        return None
+def _head(opened: OpenedFolder, parts: HeadParts, target: MlxLmTarget) -> NativeHeadFile:
+    stored = opened.split.head
+    assert stored is not None
     head = filled_head(parts, target, opened.config)
     return NativeHeadFile(_where(stored, opened.path), head, stored.num_bytes, stored.note)
 
@@ -191,6 +269,8 @@ def _unpacked(weights: Tensors, config: Config) -> Tensors:
     """AWQ's and GPTQ's packing, which mlx-lm knows, in MLX's own; others are MLX's already."""
     stated = config.get("quantization_config") or {}
     if stated.get("quant_method") not in ("awq", "gptq") or "quantization" in config:
+        return weights
+    if not any(name.endswith(".qweight") for name in weights):  # whatever config.json says
         return weights
     from mlx_lm.utils import _transform_awq_weights
 

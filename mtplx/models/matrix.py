@@ -27,6 +27,9 @@ class Matrix(Protocol):
     def rows(self, ids: mx.array) -> mx.array:
         """Rows `ids` [...] as activations [..., K]."""
 
+    def take(self, ids: mx.array) -> "Matrix":
+        """Rows `ids` [M] as a matrix of their own, stored like this one."""
+
 
 @dataclass(frozen=True, slots=True)
 class DenseMatrix:
@@ -47,6 +50,9 @@ class DenseMatrix:
 
     def rows(self, ids: mx.array) -> mx.array:
         return self.weight[ids]
+
+    def take(self, ids: mx.array) -> "DenseMatrix":
+        return DenseMatrix(self.weight[ids])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,9 @@ class AffineMatrix:
         scales, biases = (a[ids].astype(mx.float32) for a in (self.scales, self.biases))
         return mx.dequantize(self.codes[ids], scales, biases, GROUP_SIZE, self.bits)
 
+    def take(self, ids: mx.array) -> "AffineMatrix":
+        return AffineMatrix(self.codes[ids], self.scales[ids], self.biases[ids], self.bits)
+
     def dense(self, dtype: mx.Dtype = mx.float32) -> DenseMatrix:
         """The same weights expanded: scale * code + bias evaluated in `dtype`."""
         scales, biases = self.scales.astype(dtype), self.biases.astype(dtype)
@@ -102,6 +111,9 @@ class JoinedMatrix:
 
     def rows(self, ids: mx.array) -> mx.array:
         return mx.concatenate([part.rows(mx.arange(part.shape[0])) for part in self.parts])[ids]
+
+    def take(self, ids: mx.array) -> DenseMatrix:
+        return DenseMatrix(self.rows(ids))
 
 
 def stack(matrices: Sequence[Matrix]) -> Matrix:

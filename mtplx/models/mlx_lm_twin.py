@@ -15,6 +15,7 @@ import mlx.nn as nn
 from mtplx.errors import UnsupportedTensorError
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 from mtplx.models.matrix import GROUP_SIZE, AffineMatrix, DenseMatrix, Matrix
+from mtplx.models.packed import PackedMatrix
 from mtplx.speculation import Target
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ def mlx_lm_twin(target: Target) -> Any:
 def split_rows(matrix: Matrix, counts: Sequence[int]) -> list[Matrix]:
     """Consecutive rows of a matrix as matrices of their own, `counts` rows each."""
     ends = list(accumulate(counts))[:-1]
+    matrix = _known(matrix)
     if isinstance(matrix, DenseMatrix):
         return [DenseMatrix(part) for part in mx.split(matrix.weight, ends)]
-    assert isinstance(matrix, AffineMatrix)
     parts = zip(*(mx.split(array, ends) for array in matrix.arrays()), strict=True)
     return [AffineMatrix(codes, scales, biases, matrix.bits) for codes, scales, biases in parts]
 
@@ -108,21 +109,35 @@ def _fill_attention(attention: Any, dims: LlamaDims, block: LlamaBlock) -> None:
         attention.k_norm.weight = block.qk_norm[-1, 0]
 
 
+def _known(matrix: Matrix) -> DenseMatrix | AffineMatrix:
+    """The matrix as one that mlx-lm has modules for. Raises UnsupportedTensorError."""
+    if isinstance(matrix, DenseMatrix | AffineMatrix):
+        return matrix
+    if isinstance(matrix, PackedMatrix) and matrix.weight.packing.files == ("floats",):
+        ((_, dtype),) = matrix.weight.packing.template
+        assert isinstance(dtype, mx.Dtype)
+        return DenseMatrix(matrix.weight.codes.view(dtype))
+    raise UnsupportedTensorError(
+        "mlx-lm cannot multiply weights that are packed as these are, so there is nothing to "
+        "compare with."
+    )
+
+
 def _linear(matrix: Matrix) -> nn.Module:
+    matrix = _known(matrix)
     if isinstance(matrix, DenseMatrix):
         dense = nn.Linear(1, 1, bias=False)
         dense.weight = matrix.weight
         return dense
-    assert isinstance(matrix, AffineMatrix)
     return _filled(nn.QuantizedLinear(GROUP_SIZE, 1, False, GROUP_SIZE, matrix.bits), matrix)
 
 
 def _embedding(matrix: Matrix) -> nn.Module:
+    matrix = _known(matrix)
     if isinstance(matrix, DenseMatrix):
         dense = nn.Embedding(1, 1)
         dense.weight = matrix.weight
         return dense
-    assert isinstance(matrix, AffineMatrix)
     return _filled(nn.QuantizedEmbedding(1, GROUP_SIZE, GROUP_SIZE, matrix.bits), matrix)
 
 

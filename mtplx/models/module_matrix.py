@@ -1,12 +1,13 @@
 """Layers of mlx.nn as matrices: an embedding, or an output layer, dense or packed."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from mtplx.models.matrix import Matrix
+from mtplx.models.matrix import DenseMatrix, Matrix
 from mtplx.models.packed import PackedEmbedding, PackedLinear
 
 
@@ -46,9 +47,26 @@ class ModuleMatrix:
             mode=self.module.mode,
         )
 
+    def take(self, ids: mx.array) -> Matrix:
+        # On a CPU a BLAS over dense rows is many times faster than a product with packed ones.
+        if "scales" not in self.module or mx.default_device() == mx.Device(mx.cpu):
+            return DenseMatrix(self.rows(ids))
+        return ModuleMatrix(with_rows(self.module, ids))
+
+
+def with_rows(module: Any, ids: mx.array) -> Any:
+    """A module like this one, of some rows of its matrix alone."""
+    few = copy.copy(module)
+    for name in ("weight", "scales", "biases", "bias"):
+        if name in few:
+            few[name] = few[name][ids]
+    return few
+
 
 def matrix_of(module: Any) -> Matrix:
     """The matrix of an Embedding or a Linear, whatever it is stored in."""
-    if isinstance(module, PackedLinear | PackedEmbedding):
+    if isinstance(module, PackedLinear):
+        return module.part.matrix
+    if isinstance(module, PackedEmbedding):
         return module.matrix
     return ModuleMatrix(module)

@@ -25,6 +25,7 @@ from mtplx.models.drafter import HeadRows
 from mtplx.models.family import BlockPlan, BuiltBlock, Config, MtpFamily, Tensors
 from mtplx.models.mlx_lm_model import dense_model, fill, sanitised
 from mtplx.models.mlx_lm_target import MlxLmTarget
+from mtplx.models.packed import held_arrays
 from mtplx.models.undo import layer_caches
 from mtplx.speculation import HiddenStage, LayerCache
 
@@ -53,12 +54,14 @@ class HeadParts:
     """A head that has not been filled: its modules, and tensors by the names of their trees.
 
     tree: an mlx.nn.Module of all modules. weights: lazy, as they are used, `parts.{i}.` first.
+    note: which of its packed matrices are expanded, in one line.
     """
 
     family: MtpFamily
     tree: Any
     blocks: tuple[BuiltBlock, ...]
     weights: Tensors
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,8 @@ def filled_head(parts: HeadParts, target: MlxLmTarget, config: Config) -> Native
         fill(parts.tree, parts.weights, config)
     except CheckpointError as error:
         raise HeadError(f"{error}.") from error
+    for array in held_arrays(parts.tree):
+        mx.eval(array)
     for name, array in named_arrays(parts.tree):
         if mx.issubdtype(array.dtype, mx.floating) and not mx.all(mx.isfinite(array)).item():
             raise HeadError(f"{name} holds numbers that are not finite. Fetch it again.")

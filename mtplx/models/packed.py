@@ -4,14 +4,13 @@
 mlx-lm's. No copy of the weights in another type is ever made.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 import mlx.nn as nn
 
-from mtplx.errors import UnsupportedTensorError
 from mtplx.kernels.packing import PackedWeight
 from mtplx.kernels.product import (
     embed,
@@ -19,7 +18,9 @@ from mtplx.kernels.product import (
     multiply_by_experts,
     multiply_by_sorted_experts,
 )
+from mtplx.kernels.rows import taken_rows
 from mtplx.kernels.source import Maker, metal
+from mtplx.models.matrix import JoinedMatrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,35 +50,53 @@ class PackedMatrix:
         found = embed(flat, self.weight, self.dtype, maker=self.maker)
         return found.reshape(*ids.shape, -1)
 
+    def take(self, ids: mx.array) -> "PackedMatrix":
+        return replace(self, weight=taken_rows(self.weight, ids))
 
-class PackedLinear(nn.Module):
-    """In place of nn.Linear. bias: [N] or None.
 
-    order: [K], which element of the input stands where the matrix has its columns, for files that
-    have them in another order than the model.
+@dataclass(frozen=True, slots=True)
+class PackedPart:
+    """A matrix for one module of a model, which a file may have in another order than the model.
+
+    columns: [K], which element of the input stands where the matrix has its columns. rows: [N],
+    which of its rows each element of the result is made by.
     """
 
-    def __init__(
-        self,
-        matrix: PackedMatrix,
-        bias: mx.array | None = None,
-        order: mx.array | None = None,
-    ) -> None:
+    matrix: PackedMatrix | JoinedMatrix
+    columns: mx.array | None = None
+    rows: mx.array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        matrix = self.matrix
+        return matrix.weight.shape if isinstance(matrix, PackedMatrix) else matrix.shape
+
+
+class PackedLinear(nn.Module):
+    """In place of nn.Linear. bias: [N] or None."""
+
+    def __init__(self, part: PackedPart, bias: mx.array | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.matrix = matrix
-        # Under names that begin with "_" they are no parameters: loading is over.
-        self._order, self._bias = order, bias
+        # No arrays of the module's own, so no parameters: loading is over.
+        self.part = part
+        self._bias = bias
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.part.shape
 
     def __call__(self, x: mx.array) -> mx.array:
-        if self._order is not None:
-            x = x[..., self._order]
-        product = self.matrix(x)
+        if self.part.columns is not None:
+            x = x[..., self.part.columns]
+        product = self.part.matrix(x)
+        if self.part.rows is not None:
+            product = product[..., self.part.rows]
         return product if self._bias is None else product + self._bias.astype(product.dtype)
 
     def held(self) -> list[mx.array]:
         """Every array of the module."""
-        others = [a for a in (self._order, self._bias) if a is not None]
-        return [*self.matrix.arrays(), *others]
+        others = (self.part.columns, self.part.rows, self._bias)
+        return [*self.part.matrix.arrays(), *(a for a in others if a is not None)]
 
 
 class PackedEmbedding(nn.Module):
@@ -86,6 +105,10 @@ class PackedEmbedding(nn.Module):
     def __init__(self, matrix: PackedMatrix) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.matrix = matrix
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix.weight.shape
 
     def __call__(self, ids: mx.array) -> mx.array:
         return self.matrix.rows(ids)
@@ -100,11 +123,16 @@ class PackedEmbedding(nn.Module):
 
 
 class PackedExperts(nn.Module):
-    """In place of mlx-lm's SwitchLinear: a matrix of each expert, [E, N, K]."""
+    """In place of mlx-lm's SwitchLinear: a matrix [N, K] of each expert. bias: [E, N] or None."""
 
-    def __init__(self, matrix: PackedMatrix) -> None:
+    def __init__(self, matrix: PackedMatrix, bias: mx.array | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.matrix = matrix
+        self._bias = bias
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.matrix.weight.shape
 
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         """x [.., 1 or k, 1, K] and the experts [.., k] of its rows -> [.., k, 1, N]."""
@@ -116,92 +144,29 @@ class PackedExperts(nn.Module):
             product = multiply_by_sorted_experts(rows, weight, starts, maker=maker)
         else:
             product = multiply_by_experts(rows, weight, experts.astype(mx.uint32), maker=maker)
-        return product.reshape(*indices.shape, 1, -1)
+        product = product.reshape(*indices.shape, 1, -1)
+        if self._bias is None:
+            return product
+        return product + self._bias[indices][..., None, :].astype(product.dtype)
 
     def held(self) -> list[mx.array]:
         """Every array of the module."""
-        return list(self.matrix.arrays())
+        return [*self.matrix.arrays(), *([] if self._bias is None else [self._bias])]
 
 
-@dataclass(frozen=True, slots=True)
-class PackedPart:
-    """A matrix for one module of a model. order: as PackedLinear's."""
-
-    matrix: PackedMatrix
-    order: mx.array | None = None
+PackedModule: TypeAlias = PackedLinear | PackedEmbedding | PackedExperts
 
 
-class PackedWeights:
-    """Packed matrices on their way into a model, whose loading knows dense ones.
-
-    Each is stood in for by a matrix of zeros that is never computed: whatever is renamed on the
-    way, the stand-in is found again and the matrix put in its place.
-    """
-
-    def __init__(self) -> None:
-        self._parts: dict[int, tuple[mx.array, PackedPart]] = {}
-
-    def stand_in(self, part: PackedPart) -> mx.array:
-        """A matrix for a name to have in the meantime."""
-        zeros = mx.zeros(part.matrix.weight.shape)
-        self._parts[id(zeros)] = (zeros, part)
-        return zeros
-
-    def fill(self, model: Any, weights: Mapping[str, mx.array], config: Mapping[str, Any]) -> None:
-        """Put the matrices and all other weights into a model, strictly."""
-        from mtplx.models.mlx_lm_model import fill
-
-        fill(model, self.put(model, weights), config)
-
-    def put(self, model: Any, weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
-        """Put the matrices in their places; returns the weights that are still to be filled in.
-
-        Raises UnsupportedTensorError for a matrix that has no place as it is.
-        """
-        found = {name: self._parts[id(a)][1] for name, a in weights.items() if id(a) in self._parts}
-        if len(found) != len(self._parts):
-            raise UnsupportedTensorError(
-                f"{len(self._parts) - len(found)} packed matrices would have to be put together "
-                "from others for this model, which is not known for them."
-            )
-        rest = {name: array for name, array in weights.items() if name not in found}
-        modules = dict(model.named_modules())
-        for name, part in found.items():
-            path = name.removesuffix(".weight")
-            bias = rest.pop(f"{path}.bias", None)
-            _replace(model, path, _module(path, modules.get(path), part, bias))
-        return rest
-
-
-def _module(path: str, place: Any, part: PackedPart, bias: mx.array | None) -> nn.Module:
-    shape = part.matrix.weight.shape
-    if place is None or not hasattr(place, "weight") or place.weight.shape != shape:
-        raise UnsupportedTensorError(
-            f"{path} is no matrix of {list(shape)} in this model, as its packed weights are."
-        )
-    if isinstance(place, nn.Embedding):
-        return PackedEmbedding(part.matrix)
-    if isinstance(place, nn.Linear):
-        return PackedLinear(part.matrix, bias, part.order)
-    if len(shape) == 3 and bias is None and part.order is None:
-        return PackedExperts(part.matrix)
-    raise UnsupportedTensorError(f"{path} is of a kind that has no packed weights here.")
+def packed_modules(model: Any) -> list[PackedModule]:
+    """The modules of a model that hold packed weights."""
+    return [module for module in model.modules() if isinstance(module, PackedModule)]
 
 
 def held_arrays(model: Any) -> list[mx.array]:
     """What the packed modules of a model hold, which are not among its parameters."""
-    found = [
-        m for m in model.modules() if isinstance(m, PackedLinear | PackedEmbedding | PackedExperts)
-    ]
-    return [array for module in found for array in module.held()]
+    return [array for module in packed_modules(model) for array in module.held()]
 
 
-def _replace(model: Any, path: str, module: nn.Module) -> None:
-    *parents, last = path.split(".")
-    at = model
-    for name in parents:
-        at = at[int(name)] if isinstance(at, list) else at[name]
-    if isinstance(at, list):
-        at[int(last)] = module
-    else:
-        setattr(at, last, module)
+def num_packed_weights(model: Any) -> int:
+    """How many weights they stand for."""
+    return sum(prod(module.shape) for module in packed_modules(model))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from mtplx.models.matrix import Matrix
+from mtplx.models.matrix import Matrix, stack
 
 NUM_FREQUENT = 32_768
 LARGE_VOCABULARY = 2 * NUM_FREQUENT  # below it, reading all of lm_head costs a draft little
@@ -20,16 +20,26 @@ class Shortlist:
     """The rows of lm_head that drafts are taken from."""
 
     ids: mx.array  # [S] int32, ascending
-    weight: mx.array  # [S, D]
+    matrix: Matrix  # [S, D], stored as lm_head is
+
+    @property
+    def weight(self) -> mx.array:
+        """[S, D], dense."""
+        return self.matrix.rows(mx.arange(self.ids.size))
 
     def logits(self, g: mx.array) -> mx.array:
         """g [T, D] -> [T, S]."""
-        return g @ self.weight.T
+        return self.matrix(g)
 
 
 def make_shortlist(lm_head: Matrix, ids: mx.array) -> Shortlist:
-    """The rows `ids` [S] of lm_head, dense."""
-    return _evaluated(Shortlist(ids, lm_head.rows(ids)))
+    """The rows `ids` [S] of lm_head."""
+    return _evaluated(Shortlist(ids, lm_head.take(ids)))
+
+
+def num_frequent(vocab_size: int) -> int:
+    """How many ids such a shortlist has, but for special ones; 0 for a vocabulary that is small."""
+    return NUM_FREQUENT if vocab_size > LARGE_VOCABULARY else 0
 
 
 def frequent_ids(vocab_size: int, special_ids: Iterable[int]) -> mx.array | None:
@@ -38,7 +48,7 @@ def frequent_ids(vocab_size: int, special_ids: Iterable[int]) -> mx.array | None
     Byte-pair vocabularies are learnt by joining the most frequent pair first, so low ids are the
     frequent ones. special_ids: tokens that steer, which stand at the end and yet are frequent.
     """
-    if vocab_size <= LARGE_VOCABULARY:
+    if not num_frequent(vocab_size):
         return None
     extra = {id_ for id_ in special_ids if NUM_FREQUENT <= id_ < vocab_size}
     return mx.array([*range(NUM_FREQUENT), *sorted(extra)], dtype=mx.int32)
@@ -50,15 +60,11 @@ def widen(shortlist: Shortlist, lm_head: Matrix, more: list[int]) -> Shortlist:
     if not missing:
         return shortlist
     extra = mx.array(missing, dtype=mx.int32)
-    weight = lm_head.rows(extra).astype(shortlist.weight.dtype)
-    return _evaluated(
-        Shortlist(
-            mx.concatenate([shortlist.ids, extra]), mx.concatenate([shortlist.weight, weight])
-        )
-    )
+    both = stack([shortlist.matrix, lm_head.take(extra)])
+    return _evaluated(Shortlist(mx.concatenate([shortlist.ids, extra]), both))
 
 
 def _evaluated(shortlist: Shortlist) -> Shortlist:
     # An array that is not evaluated can only be used in the thread that made it.
-    mx.eval(shortlist.ids, shortlist.weight)
+    mx.eval(shortlist.ids, *shortlist.matrix.arrays())
     return shortlist

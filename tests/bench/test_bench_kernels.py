@@ -23,11 +23,14 @@ from tests.kernels.hosts import fast, needs_linux
 SMALL = 4 * COLUMNS  # bytes: a few rows
 CEILING = 100e9
 OF_BOTH = [
+    "F16",
+    "BF16",
     "Q4_0",
     "Q4_1",
     "Q8_0",
     "NVFP4 rows",
     "MXFP4 rows",
+    "MXFP8 rows",
     *(f"affine {bits} bit" for bits in (2, 3, 4, 5, 6, 8)),
 ]
 

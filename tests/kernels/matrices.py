@@ -15,6 +15,7 @@ from mtplx.kernels.packing import (
     fp8_weight,
     gguf_weight,
     mxfp4_weight,
+    mxfp8_weight,
     nvfp4_weight,
 )
 from mtplx.quant.formats import BLOCK_FORMATS
@@ -49,6 +50,14 @@ def gguf_matrix(name: str, rows: int, columns: int) -> Matrix:
     return Matrix(packed, weights, raw.size)
 
 
+def floats(name: str, rows: int, columns: int) -> Matrix:
+    """Numbers of this type, as they are."""
+    dtype = {"F16": mx.float16, "BF16": mx.bfloat16}[name]
+    weights = mx.random.normal((rows, columns), key=mx.random.key(3)).astype(dtype)
+    packed = gguf_weight(name, weights.view(mx.uint8), columns)
+    return Matrix(packed, np.array(weights.astype(mx.float32)), weights.nbytes)
+
+
 def _e2m1(codes: NDArray[np.uint8]) -> Floats:
     pairs = np.stack([codes & 15, codes >> 4], axis=-1)
     return E2M1[pairs].reshape(len(codes), -1)
@@ -76,6 +85,15 @@ def mxfp4(rows: int, columns: int) -> Matrix:
     return Matrix(
         mxfp4_weight(mx.array(codes), mx.array(scales)), weights, codes.size + scales.size
     )
+
+
+def mxfp8(rows: int, columns: int) -> Matrix:
+    """As compressed-tensors stores it."""
+    codes, weights = _e4m3(rows, columns)
+    scales = np.random.default_rng(10).integers(112, 120, (rows, columns // 32), np.uint8)
+    decoded = scales.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    packed = mxfp8_weight(mx.array(codes), mx.array(scales))
+    return Matrix(packed, weights * np.repeat(decoded, 32, 1), codes.size + scales.size)
 
 
 def _e4m3(rows: int, columns: int) -> tuple[NDArray[np.uint8], Floats]:
@@ -118,6 +136,18 @@ def affine(bits: int, rows: int, columns: int, group: int = 64, dtype: str = "fl
     return Matrix(packed, weights, codes.nbytes + 2 * scales.nbytes, exact=False)
 
 
+def centred(rows: int, columns: int) -> Matrix:
+    """Four bits as compressed-tensors has them: no offsets, and 8 stands for zero."""
+    random = np.random.default_rng(11)
+    words = random.integers(0, 2**32, (rows, columns // 8), dtype=np.uint32)
+    codes = (words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
+    scales = random.uniform(0.01, 0.02, (rows, columns // 128)).astype(np.float16)
+    wide = np.repeat(scales.astype(np.float32), 128, 1)
+    weights = (codes.reshape(rows, -1).astype(np.float32) - 8) * wide
+    packed = affine_weight(mx.array(words), mx.array(scales), None, bits=4, group=128)
+    return Matrix(packed, weights, words.nbytes + scales.nbytes)
+
+
 def _gguf(name: str) -> Callable[[int, int], Matrix]:
     return lambda rows, columns: gguf_matrix(name, rows, columns)
 
@@ -128,11 +158,15 @@ def _affine(bits: int) -> Callable[[int, int], Matrix]:
 
 # By the name that tables have. Columns: a multiple of 256 suits all of them.
 MATRICES: Mapping[str, Callable[[int, int], Matrix]] = {
+    "F16": lambda rows, columns: floats("F16", rows, columns),
+    "BF16": lambda rows, columns: floats("BF16", rows, columns),
     **{name: _gguf(name) for name in BLOCK_FORMATS if name in GGUF_PACKINGS},
     "NVFP4 rows": nvfp4,
     "MXFP4 rows": mxfp4,
+    "MXFP8 rows": mxfp8,
     "FP8 tensor": fp8_tensor,
     "FP8 channel": fp8_channel,
     "FP8 128 x 128": fp8_blocks,
+    "int4 centred": centred,
     **{f"affine {bits} bit": _affine(bits) for bits in (2, 3, 4, 5, 6, 8)},
 }

@@ -7,7 +7,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mtplx.kernels.packing import GGUF_PACKINGS, fp8_weight, gguf_weight, mxfp4_weight, nvfp4_weight
+from mtplx.kernels.packing import (
+    GGUF_PACKINGS,
+    fp8_weight,
+    gguf_weight,
+    mxfp4_weight,
+    mxfp8_weight,
+    nvfp4_weight,
+)
 from mtplx.kernels.product import embed
 from mtplx.kernels.source import Maker
 from mtplx.quant.formats import BLOCK_FORMATS
@@ -84,12 +91,29 @@ def test_every_byte_of_e4m3(maker: Maker) -> None:
 
 
 def test_every_byte_of_e8m0(maker: Maker) -> None:
-    """As a scale of MXFP4."""
+    """As a scale of MXFP4 and MXFP8."""
     numbers = EVERY_BYTE.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
     ones = mx.full((1, 32 * 256 // 2), 0x22, mx.uint8)
     mxfp4 = mxfp4_weight(ones, mx.array(EVERY_BYTE.reshape(1, 256)))
     got = np.array(embed(rows(1), mxfp4, mx.float32, maker=maker))
     assert np.array_equal(got[0, ::32], numbers, equal_nan=True)
+    mxfp8 = mxfp8_weight(mx.full((1, 32 * 256), 0x38, mx.uint8), mx.array(EVERY_BYTE[None]))
+    got = np.array(embed(rows(1), mxfp8, mx.float32, maker=maker))
+    assert np.array_equal(got[0, ::32], numbers, equal_nan=True)
+
+
+@pytest.mark.parametrize("tile", [(128, 128), (64, 32), (1, 128)])
+def test_scales_of_tiles_reach_their_weights(tile: tuple[int, int], maker: Maker) -> None:
+    """Tiles of any size that has whole parts in it, cut off at the edges; E8M0 as well."""
+    codes, weights = np.full((130, 208), 0x38, np.uint8), np.ones((130, 208), np.float32)
+    shape = (-(-130 // tile[0]), -(-208 // tile[1]))
+    powers = np.arange(shape[0] * shape[1], dtype=np.uint8).reshape(shape) % 100 + 100
+    scales = powers.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    wide = np.repeat(np.repeat(scales, tile[0], 0), tile[1], 1)[:130, :208]
+    for stored in (mx.array(scales), mx.array(powers)):
+        packed = fp8_weight(mx.array(codes), stored, tile)
+        got = np.array(embed(rows(130), packed, mx.float32, maker=maker))
+        assert np.array_equal(got, weights * wide)
 
 
 @pytest.mark.parametrize("name", FILES)

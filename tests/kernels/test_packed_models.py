@@ -1,13 +1,16 @@
 """Models whose weights stay packed give the logits of their expanded ones, through our kernels."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import mlx.core as mx
 import numpy as np
 import pytest
 
+from mtplx.bench.ceiling import weight_bytes_per_token
 from mtplx.kernels.source import Maker
 from mtplx.loading.expanded_tensors import Manner
 from mtplx.loading.gguf_file import open_gguf
@@ -16,14 +19,16 @@ from mtplx.loading.gguf_tensors import Rows, gguf_tensors
 from mtplx.loading.native_folder import folder_model
 from mtplx.models.drafter import HeadDrafter
 from mtplx.models.mlx_lm_target import MlxLmTarget
-from mtplx.models.packed import PackedWeights, held_arrays
+from mtplx.models.packed import PackedLinear, held_arrays
 from mtplx.state import DecodeState
 from tests.foreign import read_llama, write_llama
+from tests.kernels.hosts import Watch, fast, needs_linux
 from tests.loading.gguf_conversion import CASES, Arrays, stored_weights, write_case
 from tests.loading.test_foreign_packing import mixed
 from tests.loading.test_gguf_hybrids import MORE, reference, with_head
 from tests.tiny import DIMS, finish, random_prompt, start, tiny_target
 from tests.tiny_folder import write_folder
+from tests.undo.passes import keep
 
 PROMPT = random_prompt(5)
 TYPES = ("Q5_1", "Q4_0", "MXFP4", "Q5_0", "Q8_0", "Q4_1")
@@ -73,6 +78,76 @@ def test_what_stays_packed_is_what_is_on_disk(maker: Maker, tmp_path: Path) -> N
     tensors = open_gguf(path).tensors
     stored = sum(tensors[name].data.nbytes for name, kind in kinds.items() if kind != "F32")
     assert stored <= held < 1.1 * stored
+    table = sum(a.nbytes for a in packed.target.embedding.arrays())
+    read = weight_bytes_per_token(packed.target)
+    assert read is not None
+    assert held - table < read < 2 * held
+
+
+SAME = {"attn_qkv": "Q5_1", "attn_gate": "Q5_1"}
+DIFFERENT = {"attn_qkv": "Q5_1", "attn_gate": "F16"}
+
+
+@pytest.mark.parametrize("types", [SAME, DIFFERENT])
+def test_rows_of_two_matrices_are_interleaved_packed(
+    types: dict[str, str], maker: Maker, tmp_path: Path
+) -> None:
+    """Qwen3-Next's projections: one matrix where both are of one type, else two products."""
+    weights = stored_weights("qwen3next", reference("qwen3next")[0])
+
+    def kind_of(name: str) -> str:
+        return types.get(name.split(".")[-2], "F32")
+
+    path = write_case(tmp_path / "a.gguf", CASES["qwen3next"], weights, kind_of)
+    dense, packed = both(path, maker)
+    expected, found = logits_of(dense, 5), logits_of(packed, 5)
+    assert mx.abs(found - expected).max() < 1e-3 * mx.abs(expected).max()
+    assert isinstance(packed.target, MlxLmTarget)
+    mixer = packed.target.model.layers[0].linear_attn
+    assert isinstance(mixer.in_proj_qkvz, PackedLinear)
+    orders = [a.nbytes for a in (mixer.in_proj_qkvz.part.rows,) if a is not None]
+    held = sum(a.nbytes for a in held_arrays(mixer.in_proj_qkvz))
+    tensors = open_gguf(path).tensors
+    stored = sum(tensors[f"blk.0.{name}.weight"].data.nbytes for name in types)
+    assert held - sum(orders) == stored
+    assert bool(orders) == (types is DIFFERENT)
+
+
+@needs_linux
+def test_rows_that_are_not_interleaved_are_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One matrix behind the other would be another model."""
+    weights = stored_weights("qwen3next", reference("qwen3next")[0])
+    kinds = {name: SAME.get(name.split(".")[-2], "F32") for name in weights}
+    path = write_case(tmp_path / "a.gguf", CASES["qwen3next"], weights, kinds.__getitem__)
+
+    def wrong(weights: dict[str, mx.array], config: Mapping[str, Any]) -> None:
+        for name in [name for name in weights if name.endswith("in_proj_qkv.weight")]:
+            parts = [weights.pop(name), weights.pop(name.replace("in_proj_qkv", "in_proj_z"))]
+            weights[name.replace("in_proj_qkv", "in_proj_qkvz")] = mx.concatenate(parts)
+
+    expected = logits_of(gguf_model(open_gguf(path), 512, packed=False), 5)
+    monkeypatch.setattr("mtplx.loading.gguf_qwen35.joined_projections", wrong)
+    found = logits_of(gguf_model(open_gguf(path), 512, packed=True, maker=fast), 5)
+    assert mx.abs(found - expected).max() > 0.01 * mx.abs(expected).max()
+
+
+@needs_linux
+def test_undoing_a_pass_reads_no_packed_weights(tmp_path: Path) -> None:
+    """What their products gave is on the tape, so that no kernel runs again."""
+    weights = stored_weights("lfm2", reference("lfm2")[0])
+    path = write_case(tmp_path / "a.gguf", CASES["lfm2"], weights, kinds_of(weights).__getitem__)
+    watch = Watch()
+    target = gguf_model(open_gguf(path), 512, packed=True, maker=watch).target
+    caches = target.make_cache()
+    mx.eval(target.forward(mx.array(PROMPT), caches))
+    assert watch.results
+    watch.results.clear()
+    keep(caches, 0, len(PROMPT), 2)
+    mx.eval([cache.state for cache in caches])
+    assert watch.results == []
+    assert sum(cache.num_replays for cache in caches) == 0
 
 
 @pytest.mark.slow
@@ -136,7 +211,7 @@ def test_a_mixed_checkpoint_stays_packed(maker: Maker, tmp_path: Path) -> None:
     tensors = mx.load(str(folder / "model.safetensors"))
     assert isinstance(tensors, dict)
     mx.save_safetensors(str(folder / "model.safetensors"), mixed(tensors)[0])
-    manner = Manner(packed=PackedWeights(), maker=maker)
+    manner = Manner(keep=True, maker=maker)
     logits = []
     for model in (folder_model(folder), folder_model(folder, manner=manner)):
         target = model.target

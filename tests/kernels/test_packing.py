@@ -1,6 +1,11 @@
 """Planes that do not fit each other are refused, and multipliers reach every row."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from mtplx.errors import CheckpointError
@@ -11,7 +16,10 @@ from mtplx.kernels.packing import (
     gguf_weight,
     mxfp4_weight,
     nvfp4_weight,
+    powers_of_two,
 )
+from mtplx.kernels.product import multiply
+from mtplx.kernels.source import Kernel
 
 
 def zeros(*shape: int) -> mx.array:
@@ -58,7 +66,23 @@ def test_scales_of_the_wrong_shape_are_refused() -> None:
 
 def test_few_scales_are_padded_into_device_memory() -> None:
     """MLX would pass fewer than eight elements in constant memory, which kernels do not read."""
-    packed = fp8_weight(zeros(130, 256), mx.ones((2, 2)))
-    assert packed.scales is not None
-    assert packed.scales.size == 8
-    assert packed.scales[:4].tolist() == [1, 1, 1, 1]
+    seen: list[mx.array] = []
+
+    def maker(*told: Any) -> Kernel:
+        def kernel(*, inputs: Sequence[mx.array], **call: Any) -> list[mx.array]:
+            seen.extend(inputs[:3])
+            return [mx.zeros(1)]
+
+        return kernel
+
+    multiply(mx.zeros((1, 256)), fp8_weight(zeros(130, 256), mx.ones((2, 2))), maker=maker)
+    _, scales, _ = seen
+    assert scales.size == 8
+    assert scales[:4].tolist() == [1, 1, 1, 1]
+
+
+def test_powers_of_two_are_exact() -> None:
+    """All bytes that are numbers, the smallest of which float32 has no full precision for."""
+    every = np.arange(255, dtype=np.uint8)
+    wanted = every.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    assert np.array_equal(np.array(powers_of_two(mx.array(every))), wanted)

@@ -11,8 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from mtplx.errors import CheckpointError, UnsupportedTensorError
-from mtplx.loading.expanded_tensors import Manner, fp8_block, ignored_directives, plain_tensors
-from mtplx.loading.native_folder import folder_model
+from mtplx.loading.expanded_tensors import (
+    Manner,
+    foreign_tensors,
+    fp8_block,
+    ignored_directives,
+    told_expanded,
+)
+from mtplx.loading.native_folder import folder_model, usual_manner
 from mtplx.loading.stored_tensors import open_folder
 from mtplx.models.family import Tensors
 from tests.tiny_folder import write_folder
@@ -125,7 +131,7 @@ def write(path: Path, *files: Tensors, config: dict[str, Any] | None = None) -> 
 def read(path: Path) -> Tensors:
     folder = open_folder(path)
     everything = {name: array for file in folder.files for name, array in file.tensors.items()}
-    return plain_tensors(everything, Manner(block=fp8_block(folder.config)))
+    return foreign_tensors(everything, Manner(block=fp8_block(folder.config))).expanded()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -218,6 +224,19 @@ def test_a_scale_of_another_shape_is_refused_by_name(
     told = rf"l is packed .*\[{ROWS}, {WIDTH}\].*\[{shape[0]}"
     with pytest.raises(UnsupportedTensorError, match=told):
         read(folder)
+
+
+def test_what_no_kernel_multiplies_is_expanded_and_told() -> None:
+    """Rows of a length that is cut into no parts, and all matrices where none may stay."""
+    odd = {"l.weight": mx.array(FP8[:, :24]), "l.weight_scale": mx.array(1.0)}
+    told = told_expanded(foreign_tensors(odd, Manner(keep=True)))
+    assert told is not None
+    assert "1 such as l (24 weights that lie together are no multiple of 16)" in told
+    even = {"l.weight": mx.array(FP8), "l.weight_scale": mx.array(1.0)}
+    assert told_expanded(foreign_tensors(even, Manner(keep=True))) is None
+    split = told_expanded(foreign_tensors(even, usual_manner(packed=True, split=True)))
+    assert "1 such as l (the model is split over machines)" in str(split)
+    assert told_expanded(foreign_tensors(even, usual_manner())) is None
 
 
 def test_zero_points_are_refused_by_name(tmp_path: Path) -> None:

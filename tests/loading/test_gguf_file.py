@@ -1,6 +1,7 @@
 """Tensors of a GGUF file: the numbers they stand for, and files that are not whole."""
 
 import struct
+import sys
 from pathlib import Path
 
 import gguf
@@ -10,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mtplx.errors import CheckpointError, MtplxError, UnsupportedTensorError
+from mtplx.kernels.source import Maker, metal
 from mtplx.loading.gguf_affine import AFFINE_FORMATS
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_tensors import GgufTensors, Rows, gguf_tensors, rows_in_half_split_order
@@ -17,9 +19,11 @@ from mtplx.models.matrix import AffineMatrix
 from mtplx.quant.formats import BLOCK_FORMATS
 from tests.blocks import valid_blocks, weights_of, write_typed
 from tests.foreign import pairwise_rows, read_llama, write_gguf, write_llama
+from tests.kernels.hosts import fast
 from tests.tiny import DIMS, tiny_target
 
 Bytes = NDArray[np.uint8]
+MAKER: Maker = fast if sys.platform == "linux" else metal
 KINDS = ("Q4_0", "Q4_1", "Q8_0", "F16", "BF16", "F32")
 ROWS, WIDTH = 24, 96
 
@@ -44,7 +48,7 @@ def random_bytes(kind: str, seed: int = 0) -> Bytes:
 
 def one_tensor(path: Path, kind: str, raw: Bytes, *, packed: bool = False) -> GgufTensors:
     write_gguf(path / "a.gguf", {"w.weight": raw}, {}, lambda name: kind)
-    return gguf_tensors(open_gguf(path / "a.gguf"), packed=packed)
+    return gguf_tensors(open_gguf(path / "a.gguf"), packed=packed, maker=MAKER)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 
 from mtplx.errors import (
@@ -21,6 +22,8 @@ from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.load import LoadedModel, load
 from mtplx.models.drafter import HeadDrafter
 from mtplx.models.llama import LlamaTarget
+from mtplx.models.llama_like import llama_dims_of
+from mtplx.models.mlx_lm_target import MlxLmTarget
 from tests.greedy import same_greedy
 from tests.tiny import GREEDY, finish, plain, start
 from tests.tiny_folder import write_folder
@@ -164,7 +167,7 @@ def test_tokens_of_the_prompt_can_be_drafted(model: Path) -> None:
     short = loaded.shortlist.ids[:4]
     narrow = LoadedModel(
         **{name: getattr(loaded, name) for name in LoadedModel.__slots__}
-        | {"shortlist": type(loaded.shortlist)(short, loaded.shortlist.weight[:4])}
+        | {"shortlist": type(loaded.shortlist)(short, loaded.shortlist.matrix.take(mx.arange(4)))}
     )
     drafter = narrow.new_state([200, 1, 150]).drafter
     assert isinstance(drafter, HeadDrafter)
@@ -188,15 +191,50 @@ def test_states_of_one_model_share_its_weights_and_nothing_else(model: Path) -> 
 
 
 def test_a_folder_is_read_through_mlx_lm(tmp_path: Path) -> None:
-    """It decodes plainly, with the reason; a head for it is an error."""
+    """It decodes plainly, and one line says what would make a head; another's is an error."""
     folder = write_folder(tmp_path / "folder")
     loaded = load(folder)
     assert not loaded.can_draft
     assert loaded.no_head_reason is not None
-    assert "architecture" in loaded.no_head_reason
+    assert f"mtplx train-head {folder}" in loaded.no_head_reason
     assert len(says(loaded, 2)) == GREEDY.max_tokens
     head = write_head(tmp_path / "head.safetensors", write_model(tmp_path / "tiny.gguf"))
-    with pytest.raises(HeadError, match="folder"):
+    with pytest.raises(HeadError, match="made for another model"):
+        load(folder, head=head)
+
+
+@pytest.mark.parametrize("place", ["beside", "trained", "given"])
+def test_a_folder_drafts_with_a_head_that_was_trained_for_it(place: str, tmp_path: Path) -> None:
+    """mlx-lm runs the trunk, and the text is that of plain decoding."""
+    folder = write_folder(tmp_path / "folder")
+    plainly = load(folder)
+    dims = llama_dims_of(plainly.target)
+    assert dims is not None
+    path = {
+        "beside": tmp_path / "folder.mtp.safetensors",
+        "trained": trained_head_path(fingerprint(folder)),
+        "given": tmp_path / "head.safetensors",
+    }[place]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_head(path, folder, dims)
+    loaded = load(folder, head=path if place == "given" else None)
+    assert isinstance(loaded.target, MlxLmTarget)
+    assert loaded.head is not None
+    assert loaded.head.path == path
+    assert says(loaded, 2) == says(plainly, 0)
+
+
+def test_a_head_of_its_own_file_is_for_llama_type_trunks(tmp_path: Path) -> None:
+    """Layers with a window are none that it was trained with."""
+    folder = write_folder(tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_bytes())
+    windowed = {"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 8}
+    (folder / "config.json").write_text(json.dumps(config | windowed))
+    loaded = load(folder)
+    assert loaded.no_head_reason is not None
+    assert "architecture" in loaded.no_head_reason
+    head = write_head(tmp_path / "head.safetensors", folder)
+    with pytest.raises(HeadError, match="llama-type trunk"):
         load(folder, head=head)
 
 
