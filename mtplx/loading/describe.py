@@ -12,8 +12,10 @@ from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.gguf_file import READABLE, open_gguf
 from mtplx.loading.gguf_known import ARCHITECTURES, unknown_architecture
 from mtplx.loading.gguf_llama import PAIRWISE
+from mtplx.loading.gguf_state import gguf_state
 from mtplx.loading.memory import MemoryNeed, gguf_need, held_bytes
 from mtplx.loading.tensor_list import TensorEntry, gguf_entries, safetensors_entries
+from mtplx.models.shortlist import num_frequent
 
 _MTP_NAME = re.compile(r"(^|\.)(mtp|mtp_layers|nextn)\.")  # heads that checkpoints bring along
 
@@ -25,7 +27,9 @@ def describe(path: Path, *, head: Path | None = None, packed: bool = False) -> D
     Raises CheckpointError and FileAccessError for files that cannot be read.
     """
     with accessing("read", path):
-        return _gguf(path, head, packed) if path.is_file() else describe_folder(path)
+        if path.is_file():
+            return _gguf(path, head, packed)
+        return describe_folder(path, packed=packed)
 
 
 def _gguf(path: Path, given: Path | None, packed: bool) -> Description:
@@ -35,7 +39,10 @@ def _gguf(path: Path, given: Path | None, packed: bool) -> Description:
     architecture = text_or_none(metadata.get("general.architecture"))
     trunk, num_mtp_tensors = fingerprint(path), _num_mtp(entries)
     head = given or find_head(path, trunk)
-    brings_head = architecture in ARCHITECTURES and num_mtp_tensors > 0
+
+    def held(entry: TensorEntry) -> int:
+        return held_bytes(entry, packed=packed, grouped=architecture in PAIRWISE)
+
     return Description(
         path=path,
         container=f"GGUF {file.version}",
@@ -44,12 +51,11 @@ def _gguf(path: Path, given: Path | None, packed: bool) -> Description:
         licence=text_or_none(metadata.get("general.license")),
         num_parameters=sum(entry.size for entry in entries),
         context_length=number_or_none(metadata.get(f"{architecture}.context_length")),
-        vocab_size=number_or_none(metadata.get(f"{architecture}.vocab_size"))
-        or _length(metadata.get("tokenizer.ggml.tokens")),
+        vocab_size=_vocab_size(metadata),
         trunk=trunk,
-        head=path if head is None and brings_head else head,
+        head=path if head is None and _brings_head(metadata, entries) else head,
         num_mtp_tensors=num_mtp_tensors,
-        kinds=kinds_of(entries, lambda entry: held_bytes(entry, packed=packed), READABLE),
+        kinds=kinds_of(entries, held, READABLE),
         need=gguf_memory(metadata, entries, head, packed=packed),
         no_head_reason=_no_head_reason(architecture),
     )
@@ -68,51 +74,44 @@ def gguf_memory(
     metadata: Mapping[str, object], entries: list[TensorEntry], head: Path | None, *, packed: bool
 ) -> MemoryNeed:
     """What a GGUF file with this metadata and these tensors takes, together with a head's file."""
-
-    def size(key: str) -> int | None:
-        return number_or_none(metadata.get(f"{metadata.get('general.architecture')}.{key}"))
-
-    width, heads = size("embedding_length"), size("attention.head_count")
-    head_bytes, shortlist_bytes, head_layers = _head_bytes(head, width)
+    grouped = metadata.get("general.architecture") in PAIRWISE
+    head_bytes, num_drafted, head_layers = _head_bytes(head)
+    if _brings_head(metadata, entries) and head is None:
+        num_drafted = num_frequent(_vocab_size(metadata) or 0)
+    by_name = {entry.name: entry for entry in entries}
+    output = by_name.get("output.weight") or by_name.get("token_embd.weight")
+    row = 0 if output is None else held_bytes(output, packed=packed, grouped=grouped)
     return gguf_need(
         entries,
         packed=packed,
+        grouped=grouped,
         head_bytes=head_bytes,
-        shortlist_bytes=shortlist_bytes,
-        cache_bytes_per_token=_cache_bytes(
-            size("block_count"),
-            head_layers,
-            size("attention.head_count_kv") or heads,
-            size("attention.key_length") or _ratio(width, heads),
-            2 if packed else 4,
-        ),
+        shortlist_bytes=0 if output is None else num_drafted * row // output.shape[0],
+        state=gguf_state(metadata, head_layers),
         num_texts=_length(metadata.get("tokenizer.ggml.tokens"))
         + _length(metadata.get("tokenizer.ggml.merges")),
     )
 
 
-def _head_bytes(head: Path | None, hidden_size: int | None) -> tuple[int, int, int]:
-    """Bytes in memory of a head and of its shortlist's rows, both float32, and its layers."""
-    if head is None or hidden_size is None:
+def _head_bytes(head: Path | None) -> tuple[int, int, int]:
+    """Bytes in memory of a head, which is float32, rows of its shortlist, and its layers."""
+    if head is None:
         return 0, 0, 0
     entries = {entry.name: entry for entry in safetensors_entries(head)}
     shortlist = entries.pop("mtp.shortlist", None)
     rows = shortlist.size if shortlist is not None else 0
     layers = sum(name.endswith("self_attn.k_proj.weight") for name in entries)
-    return 4 * sum(entry.size for entry in entries.values()), 4 * rows * hidden_size, layers
+    return 4 * sum(entry.size for entry in entries.values()), rows, layers
 
 
-def _cache_bytes(
-    layers: int | None,
-    head_layers: int,
-    kv_heads: int | None,
-    head_dim: int | None,
-    width: int,
-) -> int | None:
-    """Bytes of keys and values for each token."""
-    if layers is None or kv_heads is None or head_dim is None:
-        return None
-    return 2 * (layers + head_layers) * kv_heads * head_dim * width
+def _brings_head(metadata: Mapping[str, object], entries: list[TensorEntry]) -> bool:
+    known = text_or_none(metadata.get("general.architecture")) in ARCHITECTURES
+    return known and _num_mtp(entries) > 0
+
+
+def _vocab_size(metadata: Mapping[str, object]) -> int | None:
+    stated = metadata.get(f"{metadata.get('general.architecture')}.vocab_size")
+    return number_or_none(stated) or _length(metadata.get("tokenizer.ggml.tokens"))
 
 
 def _num_mtp(entries: list[TensorEntry]) -> int:
@@ -121,7 +120,3 @@ def _num_mtp(entries: list[TensorEntry]) -> int:
 
 def _length(value: object) -> int:
     return len(value) if isinstance(value, list) else 0
-
-
-def _ratio(whole: int | None, parts: int | None) -> int | None:
-    return whole // parts if whole and parts else None

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from mtplx.checkpoints import MAX_CHECKPOINT_BYTES, MAX_CHECKPOINTS
+from mtplx.loading.gguf_tensors import stays_on_gpu
 from mtplx.loading.tensor_list import TensorEntry
-from mtplx.quant.formats import BLOCK_FORMATS
+from mtplx.models.cache_need import CacheNeed
 
 # What loading holds for a moment beside the weights: matrices on their way into joined ones, and
 # buffers that MLX and the allocator keep. Measured as a share of the weights.
@@ -81,37 +83,43 @@ def total_memory_bytes() -> int:
         return total
 
 
-def held_bytes(entry: TensorEntry, *, packed: bool) -> int:
-    """Bytes in memory of a GGUF tensor: kept packed for a GPU, expanded to float32 for a CPU."""
-    if packed and entry.type in _BITS:
+def held_bytes(entry: TensorEntry, *, packed: bool, grouped: bool = True) -> int:
+    """Bytes in memory of a GGUF tensor: kept as it is for a GPU, expanded to float32 for a CPU.
+
+    grouped: whether blocks that MLX has a packing for become that, as in llama-type trunks.
+    """
+    if packed and grouped and entry.type in _BITS:
         return entry.size * _BITS[entry.type] // 8
-    return entry.num_bytes if packed and entry.type in BLOCK_FORMATS else entry.size * 4
+    kept = packed and stays_on_gpu(entry.type, entry.shape)
+    return entry.num_bytes if kept else entry.size * 4
 
 
 def gguf_need(
     entries: Iterable[TensorEntry],
     *,
     packed: bool,
+    grouped: bool,
     head_bytes: int,
     shortlist_bytes: int,
-    cache_bytes_per_token: int | None,
+    state: CacheNeed | None,
     num_texts: int,
 ) -> MemoryNeed:
     """What a GGUF file takes: it is mapped, and expanded from there, or copied and then joined.
 
-    num_texts: entries of the vocabulary and its merges.
+    grouped: as in held_bytes. state: None where it is not known. num_texts: entries of the
+    vocabulary and its merges.
     """
     listed = list(entries)
     on_disk = sum(entry.num_bytes for entry in listed)
-    weights = sum(held_bytes(entry, packed=packed) for entry in listed)
+    weights = sum(held_bytes(entry, packed=packed, grouped=grouped) for entry in listed)
     process = resident_bytes() + num_texts * TEXT_BYTES
     transient = on_disk + round(weights * TRANSIENT_SHARE) if packed else 0
     return MemoryNeed(
         weights_bytes=weights,
         head_bytes=head_bytes,
         shortlist_bytes=shortlist_bytes,
-        state_bytes=0,
-        cache_bytes_per_token=cache_bytes_per_token,
+        state_bytes=0 if state is None else fixed_state_bytes(state),
+        cache_bytes_per_token=None if state is None else state.per_token,
         process_bytes=process,
         loading_peak_bytes=process + on_disk + weights + transient,
     )
@@ -121,21 +129,29 @@ def folder_need(
     weights_bytes: int,
     *,
     head_bytes: int = 0,
-    state_bytes: int = 0,
-    cache_bytes_per_token: int | None = None,
+    shortlist_bytes: int = 0,
+    state: CacheNeed | None = None,
 ) -> MemoryNeed:
-    """What a folder takes: its tensors stay as mlx-lm's model takes them."""
+    """What a folder takes: its tensors stay as mlx-lm's model takes them. state: None where it is
+    not known."""
     loaded = "mlx_lm" in sys.modules
     process = resident_bytes() + (0 if loaded else MLX_LM_BYTES)
     return MemoryNeed(
         weights_bytes=weights_bytes,
         head_bytes=head_bytes,
-        shortlist_bytes=0,
-        state_bytes=state_bytes,
-        cache_bytes_per_token=cache_bytes_per_token,
+        shortlist_bytes=shortlist_bytes,
+        state_bytes=0 if state is None else fixed_state_bytes(state),
+        cache_bytes_per_token=None if state is None else state.per_token,
         process_bytes=process,
         loading_peak_bytes=process + round((weights_bytes + head_bytes) * (1 + TRANSIENT_SHARE)),
     )
+
+
+def fixed_state_bytes(state: CacheNeed) -> int:
+    """What a text takes however long it is: windows, and recurrent states with the places to come
+    back to."""
+    checkpoints = min(MAX_CHECKPOINTS * state.recurrent, MAX_CHECKPOINT_BYTES)
+    return state.windows + state.recurrent + max(checkpoints, state.recurrent)
 
 
 def resident_bytes() -> int:
