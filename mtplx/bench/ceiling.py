@@ -51,14 +51,17 @@ def weight_bytes_per_token(target: Target) -> int | None:
 
 def _mlx_lm_bytes(target: Target) -> int | None:
     from mtplx.models.mlx_lm_target import MlxLmTarget
+    from mtplx.models.packed import PackedExperts, held_arrays, packed_modules
 
     if not isinstance(target, MlxLmTarget):
         return None
     weights = _parameters(target.model)
-    if any("expert" in name or "switch_mlp" in name for name in weights):
+    has_experts = any(isinstance(each, PackedExperts) for each in packed_modules(target.model))
+    if has_experts or any("expert" in name or "switch_mlp" in name for name in weights):
         return None  # a token reads the experts it is routed to
     table = set() if target.lm_head is target.embedding else set(map(id, target.embedding.arrays()))
-    read = [array for array in weights.values() if id(array) not in table]
+    held = [*weights.values(), *held_arrays(target.model)]
+    read = [array for array in held if id(array) not in table]
     return sum(array.nbytes for array in [*read, *_parameters(target.final_norm).values()])
 
 

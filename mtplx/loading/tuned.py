@@ -16,6 +16,7 @@ from mtplx.loading.fingerprint import fingerprint
 from mtplx.machine import machine
 from mtplx.models.llama import LlamaTarget
 from mtplx.models.mlx_lm_target import MlxLmTarget
+from mtplx.models.packed import held_arrays
 from mtplx.profile import (
     Profile,
     differences,
@@ -139,14 +140,16 @@ def _model_key(model: "LoadedModel") -> dict[str, str]:
 
 
 def _weights_type(target: Target) -> str:
-    """The types that the weights have in memory, the most bytes first; packed ones are uint32."""
+    """The types that the weights have in memory, the most bytes first; packed ones are uint32, or
+    uint8 where they stay as they are on disk."""
     from mlx.utils import tree_flatten
 
     if isinstance(target, LlamaTarget):
         arrays = target.arrays()
     else:
         assert isinstance(target, MlxLmTarget)
-        arrays = list(dict(tree_flatten(target.model.parameters())).values())
+        parameters = dict(tree_flatten(target.model.parameters()))
+        arrays = [*parameters.values(), *held_arrays(target.model)]
     num_bytes: Counter[str] = Counter()
     for array in arrays:
         num_bytes[str(array.dtype).removeprefix("mlx.core.")] += array.nbytes

@@ -21,6 +21,7 @@ from mtplx.cache import CacheGroup, MixerCall, RecurrentCache
 from mtplx.errors import RollbackError
 from mtplx.kernels.source import Maker
 from mtplx.models.gated_delta import Recurrence, Writing, recurrence, with_rule
+from mtplx.models.packed import PackedLinear, held_arrays
 from mtplx.models.stepwise import stepping
 
 Run = Callable[..., mx.array]
@@ -272,10 +273,11 @@ def record(mixer: nn.Module, recorder: Recorder, maker: Maker | None = None) -> 
 def _is_projection(module: Any) -> bool:
     kind = type(module)
     is_mlx = kind.__module__.startswith("mlx.nn.") or getattr(module, "records", False)
-    return is_mlx and kind.__name__ in PROJECTIONS
+    return isinstance(module, PackedLinear) or (is_mlx and kind.__name__ in PROJECTIONS)
 
 
 def _num_weights(module: nn.Module) -> int:
     """Bytes of its matrices, which is where the weights are."""
     arrays: list[tuple[str, mx.array]] = tree_flatten(module.parameters())  # type: ignore[assignment]
-    return sum(a.nbytes for _, a in arrays if sum(size > 1 for size in a.shape) > 1)
+    matrices = [*(array for _, array in arrays), *held_arrays(module)]
+    return sum(a.nbytes for a in matrices if sum(size > 1 for size in a.shape) > 1)
