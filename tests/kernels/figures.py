@@ -75,9 +75,10 @@ def table() -> str:
 
 
 def main() -> None:
+    made = table()  # which takes minutes, in which the page may change
     before, rest = PAGE.read_text().split(START)
     _, after = rest.split(END)
-    PAGE.write_text(before + START + table() + END + after)
+    PAGE.write_text(before + START + made + END + after)
 
 
 if __name__ == "__main__":
