@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 
 from mtplx.errors import SamplingError
+from mtplx.kernels import sampler
+from mtplx.kernels.source import Maker
 from mtplx.params import SamplingParams as SamplingParams
 from mtplx.warps.dry import without_repetition
-from mtplx.warps.filters import filtered, softmax
+from mtplx.warps.filters import Best, filtered, kernels_serve, num_best, softmax
 from mtplx.warps.history import History as History
 from mtplx.warps.penalties import penalised
 from mtplx.warps.ranking import group_maxima
@@ -53,29 +55,68 @@ class Warped:
     gates: mx.array | None = None
 
 
-def warp(logits: mx.array, params: SamplingParams, history: History) -> Warped:
+def warp(
+    logits: mx.array, params: SamplingParams, history: History, *, maker: Maker | None = None
+) -> Warped:
     """The distributions that plain decoding would draw from at each of these rows.
 
-    logits: [R, V], any floating dtype. Raises SamplingError if a field names a token that is not
-    in the vocabulary, and for a processor that gives no logits.
+    logits: [R, V], any floating dtype. maker: who runs kernels, where it is not MLX on a Mac's
+    GPU. Raises SamplingError if a field names a token that is not in the vocabulary, and for a
+    processor that gives no logits.
     """
-    scores = allowed(biased(logits.astype(mx.float32), params), params)
+    given = logits.astype(mx.float32)
+    scores = allowed(biased(given, params), params)
     scores = processed(scores, params, history)
     scores = without_repetition(penalised(scores, params, history), params, history)  # [R, V]
     peak = mx.max(group_maxima(scores), axis=-1, keepdims=True)  # [R, 1]
     peak = peak + (peak - peak)  # infinite becomes NaN, which spreads to the row
     finite = mx.isfinite(peak)[:, 0]
+    maker = sampler.kernels_here(maker)
+    # What kernels read: logits that nothing has changed, as they are, may be half as long.
+    read = logits if scores is given else scores
     if not params.draws_randomly:
+        if maker is not None:
+            probs, finite = _greedy_by_kernels(read, maker)
+            return Warped(probs, mx.ones_like(finite), finite, logits, scores)
         best = mx.argmax(scores, axis=-1, keepdims=True)
         probs = mx.put_along_axis(mx.zeros_like(scores), best, 1 + (peak - peak), axis=-1)
         return Warped(probs, mx.ones_like(finite), finite, logits, scores)
     # In range of float32 at both ends, so that 0 * scale and -inf * scale are numbers.
     scale = min(max(math.log2(math.e) / params.temperature, 1e-37), 1e37)
     exponents = (scores - peak) * scale
+    if maker is not None and kernels_serve(params, scores.shape[-1]):
+        probs, complete, finite = _by_kernels(read, scale, params, history.gates, maker)
+        return Warped(probs, complete, finite, logits, exponents, history.gates)
     if not params.filters:
         return Warped(softmax(exponents), mx.ones_like(finite), finite, logits, exponents)
     probs, complete = filtered(exponents, params, history.gates, full_sort=False)
     return Warped(probs, complete, finite, logits, exponents, history.gates)
+
+
+def _greedy_by_kernels(scores: mx.array, maker: Maker) -> tuple[mx.array, mx.array]:
+    """`probs` and `finite`."""
+    peak, ids = sampler.best(scores, 1, maker=maker)
+    certain = 1 + (peak - peak)
+    probs = sampler.spread(certain, ids, scores.shape[-1], maker=maker)
+    return probs, mx.isfinite(peak)[:, 0]
+
+
+def _by_kernels(
+    scores: mx.array, scale: float, params: SamplingParams, gates: mx.array | None, maker: Maker
+) -> tuple[mx.array, mx.array, mx.array]:
+    """`probs`, `complete` and `finite` at a temperature above 0."""
+    if not params.filters:
+        probs, finite = sampler.softmax(scores, scale, maker=maker)
+        return probs, mx.ones_like(finite), finite
+    found, ids = sampler.best(scores, num_best(params, scores.shape[-1]), maker=maker)
+    peak = mx.max(found, axis=-1, keepdims=True)
+    peak = peak + (peak - peak)  # as above
+    total = None
+    if params.top_p < 1 and not params.top_k:
+        total = sampler.total(scores, scale, maker=maker)
+    best = Best((found - peak) * scale, ids, total, maker)
+    probs, complete = filtered(scores, params, gates, full_sort=False, best=best)
+    return probs, complete, mx.isfinite(peak)[:, 0]
 
 
 def completed(warped: Warped, params: SamplingParams) -> Warped:
@@ -115,13 +156,17 @@ def draft_params(params: SamplingParams) -> SamplingParams:
     )
 
 
-def draw(probs: mx.array, uniforms: mx.array) -> mx.array:
+def draw(probs: mx.array, uniforms: mx.array, *, maker: Maker | None = None) -> mx.array:
     """Columns [...] int32, drawn in proportion to `probs` [..., S] by `uniforms` [..., 2].
 
     The first number chooses a segment of the columns and the second a column within it, so that
     tokens far below float32's resolution keep their probability. The rows need not sum to 1, but
-    need some mass. A column of probability 0 is never drawn.
+    need some mass. A column of probability 0 is never drawn. maker: as for `warp`.
     """
+    maker = sampler.kernels_here(maker)
+    if maker is not None:
+        rows = probs.reshape(-1, probs.shape[-1])
+        return sampler.draw(rows, uniforms.reshape(-1, 2), maker=maker).reshape(probs.shape[:-1])
     segments = split(probs, _SEGMENT)  # [..., S / 256, 256]
     chosen = _first_past(mx.sum(segments, axis=-1), uniforms[..., :1])  # [..., 1]
     index = mx.broadcast_to(chosen[..., None], (*chosen.shape, segments.shape[-1]))

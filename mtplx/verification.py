@@ -10,36 +10,47 @@ from collections.abc import Callable, Mapping
 import mlx.core as mx
 
 from mtplx.coupled import verify_coupled
+from mtplx.kernels import sampler
+from mtplx.kernels.source import Maker
 from mtplx.sampling import draw
 from mtplx.speculation import Acceptance, Draft, Uniforms
 
 Law = Callable[[mx.array, Draft, Uniforms], Acceptance]
 
 
-def verify(p: mx.array, draft: Draft, uniforms: Uniforms) -> Acceptance:
+def verify(
+    p: mx.array, draft: Draft, uniforms: Uniforms, *, maker: Maker | None = None
+) -> Acceptance:
     """Keep drafted tokens one by one, each with probability min(1, p / q).
 
     The first one that is refused is replaced by a draw from the normalised positive part of
     p - q; after none, a bonus token is drawn from the last row. An empty draft is a plain draw.
 
-    p: [K + 1, V] float32, row i the target's distribution after i drafted tokens. Lazy; reads
-    nothing to the host and changes no input. Speculative sampling of Leviathan et al., arXiv
-    2211.17192, algorithm 1, and Chen et al., arXiv 2302.01318, algorithm 2.
+    p: [K + 1, V] float32, row i the target's distribution after i drafted tokens. maker: who runs
+    kernels, where it is not MLX on a Mac's GPU. Lazy; reads nothing to the host and changes no
+    input. Speculative sampling of Leviathan et al., arXiv 2211.17192, algorithm 1, and Chen et
+    al., arXiv 2302.01318, algorithm 2.
     """
     num_draft = len(draft)
     if not num_draft:
         zero = mx.zeros((), dtype=mx.int32)
-        return Acceptance(zero, draw(p, uniforms.choose), zero)
+        return Acceptance(zero, draw(p, uniforms.choose, maker=maker), zero)
     p_drawn = mx.take_along_axis(p[:-1], draft.token_ids[:, None], axis=-1)[:, 0]  # [K]
     kept = accepts(uniforms.accept, p_drawn, _drawn_probs(draft, p.shape[-1]))
     num_accepted = mx.sum(mx.cumprod(kept.astype(mx.int32)))
+    if (maker := sampler.kernels_here(maker)) is not None:
+        found = _left(p, draft, num_accepted[None], None, maker)
+        first = mx.zeros(1, dtype=mx.int32)
+        return _drawn(draft, uniforms, num_accepted, found, found.sums(), first)
     refused = num_accepted < num_draft
     row = mx.take(p, num_accepted, axis=0)  # [V]
     left = residual(row, *_proposal(draft, mx.minimum(num_accepted, num_draft - 1), refused))
     return _completed(draft, uniforms, num_accepted, left, row)
 
 
-def verify_block(p: mx.array, draft: Draft, uniforms: Uniforms) -> Acceptance:
+def verify_block(
+    p: mx.array, draft: Draft, uniforms: Uniforms, *, maker: Maker | None = None
+) -> Acceptance:
     """Keep the longest prefix of the draft that passes a test of its own.
 
     Never fewer tokens than `verify` in expectation, and as many where a draft has one position or
@@ -51,19 +62,27 @@ def verify_block(p: mx.array, draft: Draft, uniforms: Uniforms) -> Acceptance:
     """
     num_draft = len(draft)
     if num_draft < 2 or draft.probs is None:
-        return verify(p, draft, uniforms)
+        return verify(p, draft, uniforms, maker=maker)
     p_drawn = mx.take_along_axis(p[:-1], draft.token_ids[:, None], axis=-1)[:, 0]  # [K]
     q_drawn = _drawn_probs(draft, p.shape[-1])
     carried = [mx.ones_like(p_drawn[0])]
     for i in range(num_draft - 1):
         carried.append(_carried(carried[i] * p_drawn[i], q_drawn[i]))
     weights = mx.stack(carried)  # [K], P_0 .. P_{K-1}
-    left = residual(weights[:, None] * p[:-1], *_columns(draft))  # [K, V]
-    mass = mx.sum(left, axis=-1)  # [K], S_0 .. S_{K-1}
+    maker = sampler.kernels_here(maker)
+    if maker is not None:
+        found = _left(p, draft, mx.arange(num_draft + 1), weights, maker)
+        sums = found.sums()
+        mass = mx.sum(sums[:-1, 0], axis=-1)
+    else:
+        left = residual(weights[:, None] * p[:-1], *_columns(draft))  # [K, V]
+        mass = mx.sum(left, axis=-1)  # [K], S_0 .. S_{K-1}
     passing = mx.concatenate([mass[1:], weights[-1:] * p_drawn[-1:]])
     whole = mx.concatenate([mass[1:] + (1 - weights[1:]), q_drawn[-1:]])
     passed = accepts(uniforms.accept, passing, whole)
     num_accepted = mx.max(mx.arange(1, num_draft + 1) * passed)
+    if maker is not None:
+        return _drawn(draft, uniforms, num_accepted, found, sums, num_accepted[None])
     left = mx.take(mx.concatenate([left, p[-1:]]), num_accepted, axis=0)
     return _completed(draft, uniforms, num_accepted, left, mx.take(p, num_accepted, axis=0))
 
@@ -106,6 +125,38 @@ def _completed(
     refused = num_accepted < len(draft)
     underflow = mx.logical_and(refused, mx.logical_not(mx.sum(left) > 0))
     chosen = draw(left + underflow * row, mx.take(uniforms.choose, num_accepted, axis=0))
+    return _emitted(draft, num_accepted, chosen, underflow)
+
+
+def _left(
+    p: mx.array, draft: Draft, rows: mx.array, scales: mx.array | None, maker: Maker
+) -> sampler.Left:
+    """What the kernels draw from at these rows [G] of p, of which the last has no draft."""
+    if draft.probs is None:
+        return sampler.Left(p, rows, tokens=draft.token_ids, scales=scales, maker=maker)
+    support, q = _columns(draft)
+    if support is not None:
+        q = mx.take(q, mx.minimum(rows, len(draft) - 1)[: len(draft)], axis=0)
+        q = mx.zeros((len(q), p.shape[-1])).at[..., support].add(q)
+    return sampler.Left(p, rows, q, scales=scales, maker=maker)
+
+
+def _drawn(
+    draft: Draft,
+    uniforms: Uniforms,
+    num_accepted: mx.array,
+    left: sampler.Left,
+    sums: mx.array,
+    picked: mx.array,
+) -> Acceptance:
+    """As `_completed`, by kernels: from the one of their rows that is picked [1]."""
+    chosen, empty = left.draw(sums, picked, uniforms.choose)
+    return _emitted(draft, num_accepted, chosen[0], empty[0])
+
+
+def _emitted(
+    draft: Draft, num_accepted: mx.array, chosen: mx.array, underflow: mx.array
+) -> Acceptance:
     token_ids = mx.concatenate([draft.token_ids, chosen[None]])
     token_ids = mx.where(mx.arange(len(draft) + 1) == num_accepted, chosen, token_ids)
     return Acceptance(

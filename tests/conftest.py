@@ -2,12 +2,20 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mtplx.blas import preload, serving
 from mtplx.errors import DownloadError, FileAccessError
+
+# Tests of the laws and warps as MLX's operations, which kernels replace on a GPU, and which alone
+# can be traced and changed in their text.
+PORTABLE = (
+    *("exact/", "warps/", "test_block.py", "test_decode_sampled.py", "test_draw.py"),
+    *("test_sampling.py", "test_verification.py"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +57,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not mx.metal.is_available():
         for item in needing:
             item.add_marker(pytest.mark.skip(reason="needs an Apple GPU"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def portable_code(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs the tests of `PORTABLE` on the CPU, whatever else there is."""
+    if not str(request.path.relative_to(Path(__file__).parent)).startswith(PORTABLE):
+        yield
+        return
+    import mlx.core as mx
+
+    with mx.stream(mx.cpu):
+        yield
 
 
 @pytest.fixture(scope="session")

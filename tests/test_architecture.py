@@ -74,6 +74,7 @@ ALLOWED: dict[str, set[str]] = {
     "blas_binding": set(),
     "speculation": set(),
     **dict.fromkeys(CORE - {"errors", "speculation"}, CORE),
+    **dict.fromkeys(("sampling", "verification", "warps"), CORE | {"kernels"}),
     "metal": set(),
     "kernels": {"errors", "metal", "profile"},
     "quant": {"errors", "kernels"},

@@ -5,8 +5,12 @@ tokens, and equal ones by id, lowest first; so one row keeps what many rows keep
 candidates are ranked, and a row says so where they were not enough.
 """
 
+from dataclasses import dataclass
+
 import mlx.core as mx
 
+from mtplx.kernels import sampler
+from mtplx.kernels.source import Maker
 from mtplx.params import SamplingParams
 from mtplx.warps.ranking import at_least, best_columns, pays
 from mtplx.warps.sums import ordered_sums, row_sums, running_sums
@@ -19,18 +23,40 @@ _Left = tuple[mx.array, mx.array | None, mx.array]
 """Probabilities [R, C], the ids [R, C] of the columns or None for all, whether C sufficed [R]."""
 
 
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best of each row, found by kernels: exactly, equal ones by id.
+
+    exponents: [R, C], as `filtered` takes them. ids: [R, C], their columns, ascending.
+    total: [R, 1], the sum of the whole row, where a filter asks for it.
+    """
+
+    exponents: mx.array
+    ids: mx.array
+    total: mx.array | None
+    maker: Maker
+
+
 def filtered(
-    exponents: mx.array, params: SamplingParams, gates: mx.array | None, *, full_sort: bool
+    exponents: mx.array,
+    params: SamplingParams,
+    gates: mx.array | None,
+    *,
+    full_sort: bool,
+    best: Best | None = None,
 ) -> tuple[mx.array, mx.array]:
     """Probabilities [R, V] of what the filters leave, and whether the candidates sufficed [R].
 
     exponents: [R, V], base-2 logarithms of weights relative to the row's largest.
     gates: [R], as in `History`; needed for XTC.
     full_sort: rank every token, which always suffices.
+    best: candidates, of which there are `num_best`; then only the shape of the rows is looked at.
     """
     wanted = max(_NUM_CANDIDATES, 2 * params.top_k)
     num_ranked = None if full_sort or not pays(wanted, exponents.shape[-1]) else wanted
-    if params.ranks_by_probability:
+    if best is not None:
+        probs, ids, sufficed = _of_best(best, params, exponents.shape[-1])
+    elif params.ranks_by_probability:
         probs, ids, sufficed = _probable(exponents, params, num_ranked)
     elif params.typical_p < 1:
         probs, ids, sufficed = _typical(exponents, params.typical_p, num_ranked)
@@ -39,11 +65,25 @@ def filtered(
     if params.excludes_top_choices:
         assert gates is not None, "XTC needs a number for each row"
         probs = without_top_choices(probs, gates, params)
-    if ids is not None:
+    if best is not None:
+        probs = sampler.spread(probs, best.ids, exponents.shape[-1], maker=best.maker)
+    elif ids is not None:
         probs = mx.put_along_axis(mx.zeros_like(exponents), ids, probs, axis=-1)
     if params.excludes_top_choices:
         probs = probs / row_sums(probs)
     return probs, sufficed
+
+
+def num_best(params: SamplingParams, vocab_size: int) -> int:
+    """How many candidates kernels are to find, if they rank tokens."""
+    return min(params.top_k or _NUM_CANDIDATES, vocab_size)
+
+
+def kernels_serve(params: SamplingParams, vocab_size: int) -> bool:
+    """Whether kernels can do what these filters begin with, or what is done without any."""
+    if params.ranks_by_probability:
+        return num_best(params, vocab_size) <= sampler.MOST_BEST
+    return not params.filters
 
 
 def softmax(exponents: mx.array) -> mx.array:
@@ -67,11 +107,25 @@ def _probable(exponents: mx.array, params: SamplingParams, num_ranked: int | Non
         weights = _weights(mx.take_along_axis(exponents, ids, axis=-1))
         probs, last = kept(weights, row_sums(_weights(exponents)), params)
         sufficed = ~(last <= mx.min(weights, axis=-1, keepdims=True))[:, 0]
-    if params.typical_p < 1:
-        ranks = closeness(probs, ordered_sums(expected(probs)))
-        probs, _ = typical(probs, ranks, params.typical_p)
-        probs = probs / ordered_sums(probs)
-    return probs, ids, sufficed
+    return _typical_of_kept(probs, params), ids, sufficed
+
+
+def _of_best(best: Best, params: SamplingParams, vocab_size: int) -> _Left:
+    """As `_probable`. As many as top-k keeps always suffice."""
+    weights = _weights(best.exponents)
+    probs, last = kept(weights, weights if best.total is None else best.total, params)
+    sufficed = ~(last <= mx.min(weights, axis=-1, keepdims=True))[:, 0]
+    if weights.shape[-1] in (params.top_k, vocab_size):
+        sufficed = mx.ones_like(sufficed)
+    return _typical_of_kept(probs, params), best.ids, sufficed
+
+
+def _typical_of_kept(probs: mx.array, params: SamplingParams) -> mx.array:
+    if params.typical_p == 1:
+        return probs
+    ranks = closeness(probs, ordered_sums(expected(probs)))
+    probs, _ = typical(probs, ranks, params.typical_p)
+    return probs / ordered_sums(probs)
 
 
 def _typical(exponents: mx.array, mass: float, num_ranked: int | None) -> _Left:

@@ -134,6 +134,9 @@ def main(arguments: list[str]) -> int:
     from mtplx.blas import preload
 
     blas = preload("mlx")  # in which a block is computed like single rows, bit for bit
+    import mlx.core as mx
+
+    mx.set_default_device(mx.cpu)  # where nothing is left to kernels
     if "--mutants" in arguments:
         from tests.exact.catalogue import table
 
