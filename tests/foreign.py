@@ -171,7 +171,9 @@ def write_gguf(
     """
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in metadata.items():
-        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+        counts = type(value) is int and value >= 0  # llama.cpp reads counts as unsigned alone
+        field = gguf.GGUFValueType.UINT32 if counts else gguf.GGUFValueType.get_type(value)
+        writer.add_key_value(key, value, field)
     for name, array in tensors.items():
         kind = gguf.GGMLQuantizationType[kind_of(name)]
         raw = array if array.dtype == np.uint8 else gguf.quants.quantize(array, kind)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tests.foreign import write_gguf
 
 Arrays = dict[str, NDArray[np.float32]]
-KEYS, VALUES, KEY, VALUE = 2, 6, 8, 16  # gated delta: heads of keys and values, and their sizes
+KEYS, VALUES, KEY, VALUE = 2, 6, 8, 8  # gated delta: heads of keys and values, and their sizes
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -58,13 +58,24 @@ _COMMON = {
     "attention.head_count": 4,
     "attention.head_count_kv": 2,
     "attention.key_length": 16,
+    "attention.value_length": 16,
     "attention.layer_norm_rms_epsilon": 1e-6,
     "rope.freq_base": 1e4,
     "vocab_size": 64,
 }
+# llama.cpp reads no file without a vocabulary.
+TOKENIZER = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "qwen2",
+    "tokenizer.ggml.tokens": [f"{i:02}" for i in range(64)],
+    "tokenizer.ggml.token_type": [1] * 64,
+    "tokenizer.ggml.merges": ["0 0"],
+    "tokenizer.ggml.eos_token_id": 0,
+}
 _SSM = {
     "full_attention_interval": 2,
     "rope.dimension_count": 8,
+    "rope.dimension_sections": [2, 1, 1, 0],
     "ssm.conv_kernel": 4,
     "ssm.state_size": KEY,
     "ssm.group_count": KEYS,
@@ -256,4 +267,4 @@ def write_case(
     """A file of one architecture. more: metadata in place of the case's own."""
     metadata = _COMMON | case.metadata | {key.replace("__", "."): v for key, v in more.items()}
     fields = {f"{case.arch}.{key}": value for key, value in metadata.items()}
-    return write_gguf(path, stored, fields, kind_of, case.arch)
+    return write_gguf(path, stored, fields | TOKENIZER, kind_of, case.arch)

@@ -15,6 +15,7 @@ from mtplx.loading.gguf_tensors import gguf_tensors
 from mtplx.models.llama import LlamaTarget
 from mtplx.models.mlx_lm_twin import mlx_lm_twin
 from tests.foreign import GGUF_NAMES, gguf_name, pairwise_rows, write_gguf
+from tests.loading.gguf_conversion import TOKENIZER
 from tests.tiny import close, random_prompt
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -88,9 +89,8 @@ def write(path: Path, arch: str, weights: Arrays, more: Arrays | None = None) ->
         "rope.freq_base": 1e4,
         "vocab_size": 64,
     }
-    return write_gguf(
-        path, stored, {f"{arch}.{k}": v for k, v in metadata.items()}, architecture=arch
-    )
+    fields = {f"{arch}.{key}": value for key, value in metadata.items()}
+    return write_gguf(path, stored, fields | TOKENIZER, architecture=arch)
 
 
 def read(path: Path, arch: str) -> LlamaTarget:
