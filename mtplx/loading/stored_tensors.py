@@ -15,6 +15,7 @@ from mtplx.errors import CheckpointError
 from mtplx.models.family import Tensors
 
 INDEX = "model.safetensors.index.json"
+_SECTIONS = ("quantization_config", "quantization", "text_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,10 @@ def open_folder(path: Path) -> StoredFolder:
     else:
         main = [file for file in there if file.name.startswith("model")] or there
     if not main:
-        raise CheckpointError(f"{path} holds no safetensors files. Fetch it again.")
+        raise CheckpointError(
+            f"{path} holds no *.safetensors files"
+            f"{f' that {INDEX} lists' if listed and there else ''}. Fetch it again."
+        )
     names = {file.name for file in main}
     return StoredFolder(
         path,
@@ -75,10 +79,15 @@ def read_config(path: Path) -> dict[str, Any]:
         config = json.loads(file.read_bytes())
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} has no config.json. Fetch it again.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} is not JSON: {error}. Fetch it again.") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{file} holds no JSON object. Fetch it again.")
+    for section in _SECTIONS:
+        if not isinstance(config.get(section) or {}, dict):
+            raise CheckpointError(
+                f"{file} has {section} = {config[section]!r}; an object is needed. Fetch it again."
+            )
     return config
 
 
@@ -90,7 +99,7 @@ def _listed(path: Path) -> dict[str, str]:
     try:
         listed = json.loads(file.read_bytes())["weight_map"]
         return {str(name): str(held) for name, held in listed.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} lists no tensors. Fetch it again.") from error
 
 
@@ -103,9 +112,13 @@ def _opened_beside(file: Path) -> StoredFile:
 
 
 def _opened(file: Path) -> StoredFile:
+    from safetensors import SafetensorError, safe_open
+
     try:
+        with safe_open(file, framework="np"):  # checks what MLX takes on trust: lengths and places
+            pass
         loaded = mx.load(str(file), format="safetensors", return_metadata=True)
-    except (RuntimeError, UnicodeDecodeError) as error:
+    except (OSError, SafetensorError, RuntimeError, UnicodeDecodeError) as error:
         raise CheckpointError(
             f"{file} is not a safetensors file that can be read: {error}. Fetch it again."
         ) from error

@@ -140,6 +140,16 @@ def test_what_is_not_known_is_refused_by_name(
         read(write_case(tmp_path / "a.gguf", CASES[arch], weights, **more))
 
 
+@pytest.mark.parametrize("name", ["blk.0.attn_norm.weight", "blk.0.ssm_a", "output_norm.weight"])
+def test_a_vector_that_holds_no_number_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    """One that is none makes all logits none."""
+    weights = stored_weights("qwen35", reference("qwen35")[0])
+    damaged = weights[name].copy()
+    damaged[1] = np.nan
+    with pytest.raises(CheckpointError, match=f"{name} holds what is no number"):
+        read(write_case(tmp_path / "a.gguf", CASES["qwen35"], weights | {name: damaged}))
+
+
 def test_a_factor_beside_a_tensor_is_heeded(tmp_path: Path) -> None:
     """NVFP4 has one for each tensor; that of the activations says nothing of the weights."""
     weights = stored_weights("qwen35", reference("qwen35")[0])
