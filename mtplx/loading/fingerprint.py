@@ -7,14 +7,16 @@ first and last megabyte (headers and tensor tables are there) and samples spread
 import hashlib
 from pathlib import Path
 
+from mtplx.loading.gguf_known import gguf_parts
+
 EDGE = 1 << 20
 SAMPLE = 1 << 12
 NUM_SAMPLES = 256
 
 
 def fingerprint(path: Path) -> str:
-    """32 hex digits for a GGUF file, or for the safetensors files of a folder."""
-    files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+    """32 hex digits for a GGUF model, all its files, or for the safetensors files of a folder."""
+    files = sorted(path.glob("*.safetensors")) if path.is_dir() else gguf_parts(path)
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
         size = file.stat().st_size

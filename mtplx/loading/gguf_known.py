@@ -17,7 +17,7 @@ ARCHITECTURES = (
     "qwen3next",
 )
 
-_PART = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$")
+_PART = re.compile(r"(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>(?!00000)\d{5})\.gguf", re.ASCII)
 
 
 def unknown_architecture(name: object) -> str:
@@ -25,26 +25,31 @@ def unknown_architecture(name: object) -> str:
     return f"Architecture {name!r} is not readable from GGUF yet; {', '.join(ARCHITECTURES)} are."
 
 
+def part_names(name: str) -> list[str]:
+    """The files of the model that a file of this name belongs to, in order: often itself alone."""
+    match = _PART.fullmatch(name)
+    if match is None:
+        return [name]
+    count = int(match["count"])
+    return [f"{match['stem']}-{part:05d}-of-{count:05d}.gguf" for part in range(1, count + 1)]
+
+
 def gguf_parts(path: Path) -> list[Path]:
     """All files of the model that this one belongs to, in order. CheckpointError if one lacks."""
-    match = _PART.match(path.name)
-    if match is None:
+    names = part_names(path.name)
+    if names == [path.name]:
         return [path]
-    count = int(match["count"])
-    files = [
-        path.with_name(f"{match['stem']}-{part:05d}-of-{count:05d}.gguf")
-        for part in range(1, count + 1)
-    ]
+    files = [path.with_name(name) for name in names]
     missing = [file.name for file in files if not file.is_file()]
-    if missing or not files:
+    if missing:
         raise CheckpointError(
-            f"{path} is one of {count} files that are a model together, and "
-            f"{', '.join(missing[:3]) or 'none'} is not there. Fetch the missing ones."
+            f"{path} is one of {len(files)} files that are a model together, and "
+            f"{', '.join(missing[:3])} is not there. Fetch the missing ones."
         )
     return files
 
 
 def is_later_part(name: str) -> bool:
     """Whether a file of this name only goes on with a model that begins in another."""
-    match = _PART.match(name)
+    match = _PART.fullmatch(name)
     return match is not None and int(match["part"]) != 1

@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 
 from mtplx.errors import DownloadError, ModelNotFoundError, MtplxError
 from mtplx.files import STORAGE_ERRORS, access_error
+from mtplx.loading.gguf_known import part_names
 from mtplx.loading.hub_cache import find_cached, hub_cache_dir
 from mtplx.loading.hub_download import Download, HubFile
 from mtplx.loading.progress import Progress, silent
@@ -94,10 +95,7 @@ def _chosen(repo: str, listed: list[HubFile], file: str | None) -> list[HubFile]
     names = [entry.name for entry in listed]
     ggufs = [entry for entry in listed if entry.name.endswith(".gguf")]
     if file is not None:
-        there = ", ".join(entry.name for entry in ggufs) or "none"
-        if file not in names:
-            raise ModelNotFoundError(f"{repo} has no such file as {file}; GGUF files: {there}.")
-        return [entry for entry in listed if entry.name == file]
+        return _gguf(repo, listed, file)
     top = [entry for entry in listed if "/" not in entry.name]
     weights = [entry for entry in top if entry.name.endswith(".safetensors")]
     if "config.json" in names and weights:
@@ -105,14 +103,30 @@ def _chosen(repo: str, listed: list[HubFile], file: str | None) -> list[HubFile]
         named = [entry for entry in weights if entry.name.startswith("model")] or weights
         rest = [entry for entry in top if _matches(entry.name) and entry not in weights]
         return [*rest, *named]
-    if len(ggufs) == 1:
-        return ggufs
-    if ggufs:
-        shown = ", ".join(f"{repo}/{entry.name}" for entry in ggufs[:12])
-        raise ModelNotFoundError(f"{repo} holds {len(ggufs)} GGUF files. Choose one: {shown}")
+    models = list(dict.fromkeys(part_names(entry.name)[0] for entry in ggufs))
+    if len(models) == 1:
+        return _gguf(repo, listed, models[0])
+    if models:
+        shown = ", ".join(f"{repo}/{name}" for name in models[:12])
+        raise ModelNotFoundError(f"{repo} holds {len(models)} GGUF models. Choose one: {shown}")
     raise ModelNotFoundError(
         f"{repo} on the Hugging Face hub holds neither safetensors with config.json nor GGUF files."
     )
+
+
+def _gguf(repo: str, listed: list[HubFile], file: str) -> list[HubFile]:
+    """A file, and all others where it is one of several that are a model together."""
+    by_name = {entry.name: entry for entry in listed}
+    if file not in by_name:
+        there = ", ".join(name for name in by_name if name.endswith(".gguf")) or "none"
+        raise ModelNotFoundError(f"{repo} has no such file as {file}; GGUF files: {there}.")
+    parts = part_names(file)
+    if missing := [name for name in parts if name not in by_name]:
+        raise ModelNotFoundError(
+            f"{repo} has {file}, one of {len(parts)} files that are a model together, and not "
+            f"{', '.join(missing[:3])}. Choose another conversion of the model."
+        )
+    return [by_name[name] for name in parts]
 
 
 def _matches(name: str) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from os.path import isdir, isfile  # what may not be looked at is not there
 from pathlib import Path
 
+from mtplx.loading.gguf_known import part_names
+
 PREFIX = "models--"
 
 
@@ -59,7 +61,8 @@ def commit_of(folder: Path, revision: str) -> str:
 def find_cached(repo: str, file: str | None, revision: str | None, cache: Path) -> Path | None:
     """The safetensors folder or the GGUF file of a repository, if it is whole.
 
-    file: the GGUF file that is meant. revision: look nowhere else; a commit, branch or tag.
+    file: the GGUF file that is meant, or any of several that are a model together; their first is
+    given. revision: look nowhere else; a commit, branch or tag.
     """
     folder = repo_folder(repo, cache)
     candidates = snapshots(folder)
@@ -68,16 +71,23 @@ def find_cached(repo: str, file: str | None, revision: str | None, cache: Path) 
         candidates = [path for path in candidates if path.name == commit]
     for snapshot in candidates:
         if file is not None:
-            if isfile(snapshot / file):
-                return snapshot / file
+            if first := _whole_gguf(snapshot, file):
+                return first
             continue
         ggufs = [path for path in snapshot.glob("*.gguf") if isfile(path)]
         if isfile(snapshot / "config.json") and any(snapshot.glob("*.safetensors*")):
             if not missing_files(snapshot):
                 return snapshot
-        elif len(ggufs) == 1:
-            return ggufs[0]
+        elif len({part_names(path.name)[0] for path in ggufs}) == 1 and (
+            first := _whole_gguf(snapshot, ggufs[0].name)
+        ):
+            return first
     return None
+
+
+def _whole_gguf(snapshot: Path, file: str) -> Path | None:
+    names = part_names(file)
+    return snapshot / names[0] if all(isfile(snapshot / name) for name in names) else None
 
 
 def missing_files(snapshot: Path) -> list[str]:

@@ -12,7 +12,7 @@ from mtplx.errors import FileAccessError, MtplxError
 from mtplx.loading.catalogue import known_model
 from mtplx.loading.fetch import is_cached, models_dir
 from mtplx.loading.gguf_header import gguf_header
-from mtplx.loading.gguf_known import ARCHITECTURES, gguf_parts, is_later_part
+from mtplx.loading.gguf_known import ARCHITECTURES, gguf_parts, is_later_part, part_names
 from mtplx.loading.hub_cache import (
     cached_repos,
     find_cached,
@@ -88,11 +88,18 @@ def _hub(cache: Path) -> Iterator[LocalModel]:
         for snapshot in snapshots(folder):
             for path in sorted(snapshot.rglob("*.gguf")):
                 name = str(path.relative_to(snapshot))
-                if isfile(path) and name not in names:
+                own = str(path.relative_to(folder)) in links
+                if isfile(path) and name not in names and not _is_told(path, own=own):
                     names.add(name)
-                    own = str(path.relative_to(folder)) in links
                     yield _gguf(f"{repo}/{name}", path, _HUB, fetched=own)
         yield from _unfinished(repo, folder, fetched, is_whole=whole is not None)
+
+
+def _is_told(path: Path, *, own: bool) -> bool:
+    """Whether another entry tells of a part: that of the first one, or of what is unfinished."""
+    names = part_names(path.name)
+    there = [name for name in names if isfile(path.with_name(name))]
+    return path.name != there[0] or (own and there != names)
 
 
 def _unfinished(
@@ -102,9 +109,10 @@ def _unfinished(
     sizes: dict[str, int] = {}
     for file in fetched:
         is_gguf = file.link.endswith(".gguf")
-        if (is_whole and not is_gguf) or (is_gguf and isfile(folder / file.link)):
+        parts = part_names(file.link)
+        if is_whole if not is_gguf else all(isfile(folder / part) for part in parts):
             continue
-        name = f"{repo}/{'/'.join(Path(file.link).parts[2:])}" if is_gguf else repo
+        name = f"{repo}/{'/'.join(Path(parts[0]).parts[2:])}" if is_gguf else repo
         blobs = [folder / "blobs" / f"{file.etag}{end}" for end in ("", PART)]
         there = sum(blob.lstat().st_size for blob in blobs if isfile(blob))
         sizes[name] = sizes.get(name, 0) + there
@@ -152,9 +160,10 @@ def _checkpoints(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
 def _gguf(name: str, path: Path, place: str, *, fetched: bool) -> LocalModel:
     kind, problem, num_bytes = "GGUF", None, 0
     try:
-        num_bytes = path.stat().st_size
+        parts = [path.with_name(name) for name in part_names(path.name)]
+        num_bytes = sum(part.stat().st_size for part in parts if isfile(part))
         if not is_later_part(path.name):
-            num_bytes = sum(part.stat().st_size for part in gguf_parts(path))
+            gguf_parts(path)
         header = gguf_header(path)
         architecture = header.get("general.architecture")
         types = _FILE_TYPES.get(header.get("general.file_type"), "")

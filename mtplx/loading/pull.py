@@ -7,6 +7,7 @@ from mtplx.errors import ModelNotFoundError
 from mtplx.files import accessing
 from mtplx.loading.catalogue import ALIASES
 from mtplx.loading.fetch import fetch, is_cached, models_dir, verify
+from mtplx.loading.gguf_known import gguf_parts
 from mtplx.loading.hub import download
 from mtplx.loading.hub_cache import hub_cache_dir, repo_folder
 from mtplx.loading.hub_download import HubFile, has_content
@@ -98,4 +99,6 @@ def _counted(found: Path, revision: str | None, num_checked: int | None) -> Pull
 
 
 def _files(found: Path) -> list[Path]:
-    return sorted(path for path in found.iterdir() if path.is_file()) if found.is_dir() else [found]
+    if found.is_dir():
+        return sorted(path for path in found.iterdir() if path.is_file())
+    return gguf_parts(found)

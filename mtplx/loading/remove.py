@@ -10,6 +10,7 @@ from mtplx.errors import FileAccessError, ModelNotFoundError
 from mtplx.files import accessing, locked
 from mtplx.loading.catalogue import ALIASES
 from mtplx.loading.fetch import models_dir
+from mtplx.loading.gguf_known import part_names
 from mtplx.loading.hub_cache import hub_cache_dir, repo_folder
 from mtplx.loading.hub_record import PART, Fetched, fetched_files, remove
 from mtplx.loading.resolve import HubName, Places, expanded, hub_name, locate
@@ -67,11 +68,11 @@ def _own(path: Path) -> Removal:
 
 
 def _fetched(hub: HubName, cache: Path) -> list[Fetched]:
-    """What was fetched here of a repository, or of one file in it, at a revision or all."""
+    """What was fetched here of a repository, or of one model in it, at a revision or all."""
     return [
         file
         for file in fetched_files(repo_folder(hub.repo, cache))
-        if hub.file in (None, "/".join(Path(file.link).parts[2:]))
+        if hub.file in (None, *part_names("/".join(Path(file.link).parts[2:])))
         and hub.revision in (None, Path(file.link).parts[1])
     ]
 

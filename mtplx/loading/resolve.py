@@ -11,6 +11,7 @@ from mtplx.errors import ConfigError, FileAccessError, ModelNotFoundError
 from mtplx.loading.catalogue import ALIASES, KnownModel
 from mtplx.loading.fetch import fetch, is_cached, models_dir
 from mtplx.loading.fingerprint import fingerprint
+from mtplx.loading.gguf_known import is_later_part
 from mtplx.loading.hub import hub_files
 from mtplx.loading.hub_cache import find_cached, hub_cache_dir
 from mtplx.loading.progress import Progress
@@ -194,12 +195,12 @@ def _folder(path: Path) -> Path:
     has_weights = any(path.glob("*.safetensors"))
     if (path / "config.json").is_file() and has_weights:
         return path
-    ggufs = sorted(path.glob("*.gguf"))
+    ggufs = [file for file in sorted(path.glob("*.gguf")) if not is_later_part(file.name)]
     if len(ggufs) == 1:
         return _gguf(ggufs[0])
     if ggufs:
         raise ModelNotFoundError(
-            f"{path} holds {len(ggufs)} GGUF files. Give one of them: {_listed(ggufs)}"
+            f"{path} holds {len(ggufs)} GGUF models. Give one of them: {_listed(ggufs)}"
         )
     if has_weights:
         lack = "safetensors but no config.json; add the config.json that belongs to them"

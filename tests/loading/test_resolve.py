@@ -105,7 +105,7 @@ def test_a_part_of_a_checkpoint_points_to_its_folder(tmp_path: Path, name: str) 
         (["notes.txt"], r"no config\.json, \*\.safetensors or \*\.gguf \(notes\.txt\)"),
         (["model.safetensors"], r"no config\.json; add"),
         (["config.json", "pytorch_model.bin"], r"config\.json but no \*\.safetensors"),
-        (["a.gguf", "b.gguf"], r"2 GGUF files\. Give one of them: a\.gguf, b\.gguf"),
+        (["a.gguf", "b.gguf"], r"2 GGUF models\. Give one of them: a\.gguf, b\.gguf"),
     ],
 )
 def test_a_folder_that_is_no_checkpoint_says_what_it_holds(
@@ -203,7 +203,7 @@ def test_names_in_the_users_folders_are_found(
     assert resolve("owner/name", places=places) == one / "owner" / "name"
     assert resolve("owner/files/q8.gguf", places=places) == two / "owner" / "files" / "q8.gguf"
     assert resolve("ü.gguf", places=places) == two / "ü.gguf"
-    with pytest.raises(ModelNotFoundError, match="2 GGUF files"):
+    with pytest.raises(ModelNotFoundError, match="2 GGUF models"):
         resolve("owner/files", places=places)
 
 
