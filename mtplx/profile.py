@@ -71,7 +71,8 @@ class Profile:
     """key: by KEY_FIELDS. measured: when, how and under which conditions, for people.
 
     curve, priors: what the depth of a request is chosen by.
-    window: tokens that the head had better look back over, None for all.
+    window: tokens that the head had better look back over, None for all. tiles: of kernels for few
+    rows, by packing, where others than the usual ones are faster: columns and SIMD-groups.
     notes: what else a person should know, such as that the machine was busy meanwhile.
     """
 
@@ -81,6 +82,7 @@ class Profile:
     curve: CostCurve
     priors: Priors
     window: int | None = None
+    tiles: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     trials: Trials = field(default_factory=lambda: Trials((), ()))
 

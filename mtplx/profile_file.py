@@ -18,6 +18,7 @@ from mtplx.profile import KEY_FIELDS, Choice, Interval, Profile, Trials, file_na
 FORMAT = 1
 REMEDY = "Make it anew with `mtplx tune --retune`, or move the file away."
 _SPEEDS = ("ratio", "plain", "drafted")
+_LARGEST_TILE = 8  # columns a SIMD-group, and SIMD-groups a threadgroup
 
 
 def read_profile(path: Path) -> Profile:
@@ -71,6 +72,12 @@ def as_toml(profile: Profile) -> str:
     for kind, rates in profile.priors.items():
         acceptance[kind or "any"] = [_short(rate) for rate in rates]
     document["acceptance"] = acceptance
+    if profile.tiles:
+        tiles = tomlkit.table()
+        tiles.comment("of kernels for few rows: columns of a SIMD-group, and SIMD-groups")
+        for name, sizes in profile.tiles.items():
+            tiles[name] = list(sizes)
+        document["tiles"] = tiles
     trials = tomlkit.table()
     trials.comment("every reply that was measured, in its order; warm-up counts for nothing")
     trials["columns"] = list(profile.trials.columns)
@@ -130,6 +137,7 @@ def _profile(tables: Mapping[str, object]) -> Profile:
     window = parts.take("draft_window", int) if "draft_window" in parts.values else None
     if window is not None and window < 1:
         raise _WrongError(f"draft_window is {window}, but must be 1 or more")
+    tiles = _tiles(parts.table("tiles")) if "tiles" in parts.values else {}
     parts.end()
     found_key = {name: key.take(name, str, int, float) for name in KEY_FIELDS}
     key.end()
@@ -141,6 +149,7 @@ def _profile(tables: Mapping[str, object]) -> Profile:
         curve=_curve(costs),
         priors=_priors(acceptance),
         window=window,
+        tiles=tiles,
         notes=notes,
         trials=_trials(trials),
     )
@@ -169,6 +178,18 @@ def _priors(acceptance: "_Table") -> dict[str, tuple[float, ...]]:
             )
         priors["" if name == "any" else name] = rates
     return priors
+
+
+def _tiles(table: "_Table") -> dict[str, tuple[int, int]]:
+    tiles = {}
+    for name in list(table.values):
+        sizes = _each(table.take(name, list), int, f"tiles.{name}")
+        if len(sizes) != 2 or not all(1 <= size <= _LARGEST_TILE for size in sizes):
+            raise _WrongError(
+                f"tiles.{name} is {sizes}, but must be two numbers from 1 to {_LARGEST_TILE}"
+            )
+        tiles[name] = (sizes[0], sizes[1])
+    return tiles
 
 
 def _choice(table: "_Table") -> Choice:

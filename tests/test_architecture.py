@@ -93,7 +93,7 @@ ALLOWED: dict[str, set[str]] = {
     "request": CORE | {"blas", "loading", "text"},
     "generate": ALL - {"generate", ""},
     "training": ALL - {"generate"},
-    "tuner": ALL | {"bench"},
+    "tuner": ALL | {"bench", "kernels"},
     "bench": ALL | {"kernels", "quant"},
     "chat": ALL,
     "cli": ALL | {"bench", "chat", "config", "config_edit", "conversion", "training", "tuner"},

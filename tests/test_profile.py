@@ -69,6 +69,23 @@ def test_a_window_of_nothing_is_refused(profile: Profile, tmp_path: Path) -> Non
         read_profile(path)
 
 
+def test_tiles_come_back(profile: Profile, tmp_path: Path) -> None:
+    """By packing; a profile without any has no table of them."""
+    path = write_profile(replace(profile, tiles={"q4_k": (8, 1), "affine-4-64": (2, 4)}), tmp_path)
+    assert read_profile(path).tiles == {"q4_k": (8, 1), "affine-4-64": (2, 4)}
+    assert "tiles" not in as_toml(profile)
+
+
+@pytest.mark.parametrize("sizes", [(0, 1), (9, 1), (4, 2, 1)])
+def test_a_tile_that_cannot_be_is_refused(
+    sizes: tuple[int, int], profile: Profile, tmp_path: Path
+) -> None:
+    """It would be compiled into a kernel."""
+    path = write_profile(replace(profile, tiles={"q4_k": sizes}), tmp_path)
+    with pytest.raises(ProfileError, match=r"tiles\.q4_k"):
+        read_profile(path)
+
+
 def test_a_person_can_read_it(profile: Profile) -> None:
     """The file says what it is, for which model, and why each depth was chosen."""
     text = as_toml(profile)

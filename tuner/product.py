@@ -1,7 +1,7 @@
 """Replies on the path that users get, over states that keep the prompts they have read."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import mlx.core as mx
@@ -9,10 +9,12 @@ import mlx.core as mx
 from mtplx.bench.costs import measure_passes
 from mtplx.draft_options import DraftOptions
 from mtplx.generate import EncodedPrompt, generate, stream
+from mtplx.kernels.product import RowTile
 from mtplx.loading.load import LoadedModel
 from mtplx.machine import memory_bytes
 from mtplx.params import SamplingParams
 from mtplx.state import DecodeState
+from mtplx.tuner.tiles import best_tiles, packed_weights, sample
 from mtplx.tuner.trial import Cell, Sample
 
 STATES_SHARE = 8  # of the memory, one part in so many may hold prompts that were read
@@ -28,6 +30,14 @@ class ProductBench:
 
     def now_s(self) -> float:
         return time.perf_counter()
+
+    def tiles(self) -> Mapping[str, RowTile]:
+        """Of the packed matrices of the model; nothing is timed where no GPU multiplies them."""
+        tiling, weights = self._model.tiling, packed_weights(self._model.target)
+        tiling.use({})
+        found = best_tiles(sample(weights)) if mx.metal.is_available() else {}
+        tiling.use(found)
+        return found
 
     def open(self, cell: Cell) -> bool:
         """Make a state for the cell; the oldest others go where they would fill the memory."""

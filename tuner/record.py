@@ -48,6 +48,7 @@ def make_profile(
         choices=outcome.verdict.choices,
         curve=outcome.costs.curve,
         priors=outcome.priors,
+        tiles={name: (t.columns, t.simdgroups) for name, t in outcome.tiles.items()},
         window=next((lever.window for lever in _winning(outcome) if lever.window), None),
         notes=notes(outcome, before, after),
         trials=Trials(COLUMNS, tuple(map(_row, outcome.trials))),
@@ -69,6 +70,12 @@ def notes(outcome: Outcome, before: Conditions, after: Conditions) -> tuple[str,
             f"Not trusted: plain decoding ran at {_times(verdict.gap)} of the speed that it has "
             "outside of the tuner, so drafting was compared with too slow a rival."
         )
+    if outcome.tiles:
+        named = ", ".join(
+            f"{name} ({tile.columns} columns, {tile.simdgroups} SIMD-groups)"
+            for name, tile in outcome.tiles.items()
+        )
+        lines.append(f"Kernels are faster with other tiles than usual, and get them: {named}.")
     lines += [
         f"{lever.flag} was {_times(lever.ratio)} as fast for {lever.kind} at {lever.context} "
         f"tokens; it is {'used from now on' if lever.window else 'yours to set'}."

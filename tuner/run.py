@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mtplx.costs import Priors
+from mtplx.kernels.product import RowTile
 from mtplx.profile import Interval
 from mtplx.tuner.confirm import Pair, check_plain, confirm
 from mtplx.tuner.curve import FittedCosts, fit_costs, fit_priors
@@ -22,7 +23,8 @@ class Outcome:
     """All that a run found.
 
     pairs: the confirming ones by cell. levers: other ways of drafting, None where there was no time
-    for them. num_tokens: of the last replies.
+    for them. tiles: of kernels, by packing, where they are not the usual ones. num_tokens: of the
+    last replies.
     """
 
     plan: Plan
@@ -32,6 +34,7 @@ class Outcome:
     costs: FittedCosts
     priors: Priors
     levers: tuple[Lever, ...] | None
+    tiles: Mapping[str, RowTile]
     num_tokens: int
     took_s: float
 
@@ -43,6 +46,7 @@ def tune(bench: Bench, cells: Sequence[Cell], plan: Plan, told: Callable[[Trial]
     verdict, and UsageError where that is clear from the beginning.
     """
     session = Session(bench, plan, told)
+    tiles = bench.tiles()
     for cell in shuffled(cells, session.numbers):
         session.open(cell)
     passes_s = {
@@ -68,6 +72,7 @@ def tune(bench: Bench, cells: Sequence[Cell], plan: Plan, told: Callable[[Trial]
         costs=fit_costs(counted, passes_s),
         priors=fit_priors(counted, plan.max_depth),
         levers=levers,
+        tiles=tiles,
         num_tokens=session.num_tokens,
         took_s=plan.budget_s - session.left_s,
     )

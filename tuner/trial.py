@@ -1,10 +1,11 @@
 """What is measured: one reply in one cell at one depth."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from mtplx.draft_options import DraftOptions
+from mtplx.kernels.product import RowTile
 
 PRODUCT = "product"  # in place of a lever: plain decoding without anything of the tuner's
 WARM_UP, SEARCH, CONFIRM, CHECK, LEVER = "warm-up", "search", "confirm", "check", "lever"
@@ -66,6 +67,10 @@ class Bench(Protocol):
     """Where replies are measured, and the clock that the budget is taken from."""
 
     def now_s(self) -> float: ...
+
+    def tiles(self) -> Mapping[str, RowTile]:
+        """Find the tiles that the model's kernels are fastest with, and use them from now on: by
+        packing, those that are not the usual ones."""
 
     def open(self, cell: Cell) -> bool:
         """Make ready for replies in this cell; whether its prompt is still to be read."""

@@ -24,6 +24,12 @@ class Packing:
     template: tuple[tuple[str, int | mx.Dtype], ...] = ()
     shared_rows: int = 1
 
+    @property
+    def name(self) -> str:
+        """Of the kernels that read it."""
+        made_for = (str(value).removeprefix("mlx.core.") for _, value in self.template)
+        return "-".join([self.files[-1], *made_for])
+
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:

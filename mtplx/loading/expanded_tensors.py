@@ -18,6 +18,7 @@ import mlx.core as mx
 
 from mtplx.errors import CheckpointError
 from mtplx.kernels.source import Maker, metal
+from mtplx.kernels.tiling import Tiling
 from mtplx.loading.foreign_packing import (
     CODES,
     FP8_BLOCK,
@@ -51,15 +52,16 @@ class Manner:
     """What becomes of foreign packed matrices.
 
     dtype: of those that are expanded. keep: whether those that our kernels multiply stay as they
-    are. why: what is to be told where they do not. maker: who runs the kernels. block: rows and
-    columns of FP8's blocks. reads: whether their numbers are looked at, which reads them; a
-    description does without.
+    are. why: what is to be told where they do not. maker: who runs the kernels. tiling: which tiles
+    they take. block: rows and columns of FP8's blocks. reads: whether their numbers are looked at,
+    which reads them; a description does without.
     """
 
     dtype: mx.Dtype = mx.float32
     keep: bool = False
     why: str | None = None
     maker: Maker = metal
+    tiling: Tiling | None = None
     block: tuple[int, int] = FP8_BLOCK
     reads: bool = True
 
@@ -155,7 +157,7 @@ def _foreign(packed: Packed, manner: Manner) -> Foreign:
     if isinstance(weight, str):
         foreign.why = weight
     elif weight is not None:
-        foreign.matrix = PackedMatrix(weight, manner.dtype, manner.maker)
+        foreign.matrix = PackedMatrix(weight, manner.dtype, manner.maker, manner.tiling)
         in_parts = weight.codes.ndim > 2 or _EXPERT.search(packed.base)
         foreign.form = Form.ROWS if in_parts else Form.WHOLE
     return foreign

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import mlx.core as mx
 
 from mtplx.errors import CheckpointError, HeadError, UnsupportedTensorError
 from mtplx.kernels.source import Maker, metal
+from mtplx.kernels.tiling import Tiling
 from mtplx.loading import gguf_layouts, gguf_qwen35
 from mtplx.loading.find_head import unusable_head
 from mtplx.loading.gguf_file import GgufFile
@@ -58,21 +60,24 @@ def gguf_model(
     packed: bool,
     head_file: GgufFile | None = None,
     maker: Maker = metal,
+    tiling: Tiling | None = None,
 ) -> GgufModel:
     """The model of an open file, which may be given less context than it was made for.
 
     packed: as on a GPU. head_file: another file that holds the head. maker: who runs our kernels.
+    tiling: which tiles they take.
     Raises CheckpointError for a tensor that is missing, misshapen or left over, HeadError for a
     head file that does not fit, and UnsupportedTensorError for what is not known here.
     """
     arch = _architecture(file)
-    tensors = gguf_tensors(file, packed=packed, maker=maker)
+    open_tensors = partial(gguf_tensors, packed=packed, maker=maker, tiling=tiling)
+    tensors = open_tensors(file)
     if arch in PAIRWISE:
         dims = replace(llama_dims(file.metadata), context_length=context_length)
         target = llama_target(tensors, dims, arch)
         mx.eval(target.arrays())
         return GgufModel(target)
-    beside = None if head_file is None else gguf_tensors(head_file, packed=packed, maker=maker)
+    beside = None if head_file is None else open_tensors(head_file)
     return _through_mlx_lm(file, LAYOUTS[arch](file.metadata), tensors, context_length, beside)
 
 

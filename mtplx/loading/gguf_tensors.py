@@ -17,6 +17,7 @@ import numpy.typing as npt
 from mtplx.errors import CheckpointError, UnsupportedTensorError
 from mtplx.kernels.packing import PART, gguf_weight
 from mtplx.kernels.source import Maker, metal
+from mtplx.kernels.tiling import Tiling
 from mtplx.loading.gguf_affine import AFFINE_FORMATS, affine_parts
 from mtplx.loading.gguf_file import DENSE_FORMATS, READABLE, GgufFile, GgufTensor
 from mtplx.models.matrix import AffineMatrix, DenseMatrix, Matrix, stack
@@ -65,7 +66,8 @@ class GgufTensors:
     """Tensors of a model by name, as matrices, vectors or arrays.
 
     packed: blocks and matrices of 16 bits stay as they are; blocks of 32 that MLX has a packing for
-    are multiplied by its kernels, the others by ours. maker: who runs ours.
+    are multiplied by its kernels, the others by ours. maker: who runs ours. tiling: which tiles
+    they take.
     Each raises CheckpointError for a tensor that is missing, not of the shape asked for, or
     damaged.
     """
@@ -75,6 +77,7 @@ class GgufTensors:
     unread: set[str]  # names that nothing has asked for yet
     pool: Executor
     maker: Maker = metal
+    tiling: Tiling | None = None
 
     def find(self, name: str, shape: tuple[int, ...] | None = None) -> GgufTensor:
         """A tensor as it is stored, which counts as read."""
@@ -180,7 +183,7 @@ class GgufTensors:
         """A matrix that stays as it is on disk, for our own kernels. Its scales are looked at."""
         self._check_scales(tensor)
         weight = gguf_weight(tensor.type, mx.array(rows), tensor.shape[-1], factor)
-        return PackedMatrix(weight, maker=self.maker)
+        return PackedMatrix(weight, maker=self.maker, tiling=self.tiling)
 
     def _check_scales(self, tensor: GgufTensor) -> None:
         """What a kernel would read without a word: a scale that is no number."""
@@ -215,7 +218,9 @@ def _copy(kind: str, rows: Bytes, out: Floats) -> None:
         np.copyto(out, stored.view(np.float16 if kind == "F16" else np.float32))
 
 
-def gguf_tensors(file: GgufFile, *, packed: bool, maker: Maker = metal) -> GgufTensors:
+def gguf_tensors(
+    file: GgufFile, *, packed: bool, maker: Maker = metal, tiling: Tiling | None = None
+) -> GgufTensors:
     """The tensors of an open file; their types are checked before any is read."""
     odd = {tensor.type: tensor.name for tensor in file.tensors.values()}
     found = "; ".join(f"{kind} (in {odd[kind]})" for kind in odd if kind not in READABLE)
@@ -225,7 +230,7 @@ def gguf_tensors(file: GgufFile, *, packed: bool, maker: Maker = metal) -> GgufT
             f"Readable: {', '.join(READABLE)}."
         )
     pool = ThreadPoolExecutor(_num_threads())
-    return GgufTensors(file.tensors, packed, set(file.tensors), pool, maker)
+    return GgufTensors(file.tensors, packed, set(file.tensors), pool, maker, tiling)
 
 
 def _num_threads() -> int:

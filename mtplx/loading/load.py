@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mtplx.costs import Tuned
 from mtplx.errors import FileAccessError, HeadError, MemoryLimitError
+from mtplx.kernels.tiling import Tiling
 from mtplx.loading.find_head import head_candidates, unusable_head
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.memory import MemoryNeed, memory_limit_bytes
@@ -43,6 +44,7 @@ class LoadedModel:
         checkpoint's wishes is not done, in one line; else None.
     depth_costs: what a profile of this machine says of it; `profile_note` says in one line which
         that is, or why one that is there is not used. paces: what this process learnt since.
+    tiling: which tiles the kernels take.
     """
 
     name: str
@@ -57,6 +59,7 @@ class LoadedModel:
     depth_costs: Tuned | None = None
     profile_note: str | None = None
     paces: Paces = field(default_factory=Paces, compare=False)
+    tiling: Tiling = field(default_factory=Tiling, compare=False)
 
     @property
     def can_draft(self) -> bool:
@@ -100,11 +103,12 @@ def load(
         check_alike(group, path)
     given = Path(head) if head is not None else None
     limit = memory_limit_bytes() if memory_bytes is None else memory_bytes
+    tiling = Tiling()
     parts: GgufModel | FolderModel
     if path.is_file():
-        parts, tokenizer, context_note = _gguf(path, limit, given)
+        parts, tokenizer, context_note = _gguf(path, limit, given, tiling)
     else:
-        parts, tokenizer, context_note = _folder(path, limit, group)
+        parts, tokenizer, context_note = _folder(path, limit, group, tiling)
     target, reason = parts.target, parts.no_head_reason
     found: HeadFile | NativeHeadFile | None = parts.head
     dims = None if group is not None else llama_dims_of(target)
@@ -124,6 +128,7 @@ def load(
         shortlist=_shortlist(target, found, tokenizer),
         load_s=0.0,
         context_note=context_note,
+        tiling=tiling,
     )
     if group is None:  # profiles are of one machine
         loaded = with_profile(loaded)
@@ -144,7 +149,9 @@ def _shortlist(
     return None if ids is None else make_shortlist(target.lm_head, ids)
 
 
-def _gguf(path: Path, limit: int, given: Path | None) -> "tuple[GgufModel, Tokenizer, str | None]":
+def _gguf(
+    path: Path, limit: int, given: Path | None, tiling: Tiling
+) -> "tuple[GgufModel, Tokenizer, str | None]":
     from mtplx.loading.describe import gguf_memory
     from mtplx.loading.gguf_file import open_gguf
     from mtplx.loading.gguf_model import gguf_context_length, gguf_model
@@ -159,24 +166,25 @@ def _gguf(path: Path, limit: int, given: Path | None) -> "tuple[GgufModel, Token
     context, note = _fitting_context(path, need, gguf_context_length(file), limit)
     own = given is not None and given.suffix == ".gguf"
     head_file = open_gguf(given) if given is not None and own else None
-    model = gguf_model(file, context, packed=packed, head_file=head_file)
+    model = gguf_model(file, context, packed=packed, head_file=head_file, tiling=tiling)
     return model, tokenizer_from_gguf(file.metadata), note
 
 
 def _folder(
-    path: Path, limit: int, group: mx.distributed.Group | None
+    path: Path, limit: int, group: mx.distributed.Group | None, tiling: Tiling
 ) -> "tuple[FolderModel, Tokenizer, str | None]":
     from mtplx.loading.describe_folder import folder_memory
     from mtplx.loading.expanded_tensors import ignored_directives
-    from mtplx.loading.native_folder import folder_model
+    from mtplx.loading.native_folder import folder_model, usual_manner
     from mtplx.loading.tokenizer_folder import tokenizer_from_folder
 
     packed = mx.metal.is_available()
-    need = folder_memory(path, packed=packed, split=group is not None)
+    is_split = group is not None
+    need = folder_memory(path, packed=packed, split=is_split)
     if group is not None:
         need = need.split(group.size())
     _fitting_context(path, need, 1, limit)  # before anything of any size is read
-    model = folder_model(path, group)
+    model = folder_model(path, group, usual_manner(packed=packed, split=is_split, tiling=tiling))
     context, note = _fitting_context(path, need, model.target.context_length, limit)
     model = replace(model, target=replace(model.target, context_length=context))
     notes = [*ignored_directives(path), model.note, note]

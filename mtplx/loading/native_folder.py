@@ -11,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 
 from mtplx.errors import CheckpointError
+from mtplx.kernels.tiling import Tiling
 from mtplx.loading.expanded_tensors import (
     MLX_LM_ERRORS,
     Manner,
@@ -174,14 +175,17 @@ def _refuse_no_numbers(model: Any) -> None:
             raise CheckpointError(f"{name} holds what is no number. Fetch the checkpoint again.")
 
 
-def usual_manner(*, packed: bool = False, split: bool = False) -> Manner:
+def usual_manner(
+    *, packed: bool = False, split: bool = False, tiling: Tiling | None = None
+) -> Manner:
     """What becomes of foreign packed matrices on this machine.
 
-    packed: they stay as they are, as on a GPU, unless the model is split over machines.
+    packed: they stay as they are, as on a GPU, unless the model is split over machines. tiling:
+    which tiles kernels take.
     """
     dtype = mx.bfloat16 if mx.metal.is_available() else mx.float32
     why = "the model is split over machines" if packed and split else None
-    return Manner(dtype, keep=packed and not split, why=why)
+    return Manner(dtype, keep=packed and not split, why=why, tiling=tiling)
 
 
 def opened_head(opened: OpenedFolder) -> HeadParts | None:

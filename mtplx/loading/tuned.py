@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from mtplx.costs import Tuned
 from mtplx.errors import MtplxError
+from mtplx.kernels.product import RowTile
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.machine import machine
 from mtplx.models.llama import LlamaTarget
@@ -49,6 +50,7 @@ def with_profile(model: "LoadedModel") -> "LoadedModel":
     profile = found.profile
     name = f"{profile.model} of {profile.date}"
     tuned = Tuned(profile.curve, profile.priors, name, profile.window)
+    model.tiling.use({name: RowTile(*sizes) for name, sizes in profile.tiles.items()})
     return replace(model, depth_costs=tuned, profile_note=found.note)
 
 

@@ -13,6 +13,8 @@ import mlx.nn as nn
 
 from mtplx.kernels.packing import PackedWeight
 from mtplx.kernels.product import (
+    DEFAULT_TILES,
+    Tiles,
     embed,
     multiply,
     multiply_by_experts,
@@ -20,16 +22,21 @@ from mtplx.kernels.product import (
 )
 from mtplx.kernels.rows import taken_rows
 from mtplx.kernels.source import Maker, metal
+from mtplx.kernels.tiling import Tiling
 from mtplx.models.matrix import JoinedMatrix
 
 
 @dataclass(frozen=True, slots=True)
 class PackedMatrix:
-    """An [N, K] matrix (matrix.Matrix). dtype: of the rows it gives. maker: who runs kernels."""
+    """An [N, K] matrix (matrix.Matrix). dtype: of the rows it gives. maker: who runs kernels.
+
+    tiling: which tiles they take; None is the usual ones.
+    """
 
     weight: PackedWeight
     dtype: mx.Dtype = mx.float32
     maker: Maker = metal
+    tiling: Tiling | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -40,9 +47,13 @@ class PackedMatrix:
         planes = (self.weight.codes, self.weight.scales, self.weight.biases)
         return tuple(a for a in (*planes, self.weight.multiplier) if a is not None)
 
+    @property
+    def tiles(self) -> Tiles:
+        return DEFAULT_TILES if self.tiling is None else self.tiling.of(self.weight)
+
     def __call__(self, x: mx.array) -> mx.array:
         rows = x.reshape(-1, x.shape[-1])
-        product = multiply(rows, self.weight, maker=self.maker)
+        product = multiply(rows, self.weight, tiles=self.tiles, maker=self.maker)
         return product.reshape(*x.shape[:-1], -1)
 
     def rows(self, ids: mx.array) -> mx.array:
@@ -137,13 +148,15 @@ class PackedExperts(nn.Module):
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         """x [.., 1 or k, 1, K] and the experts [.., k] of its rows -> [.., k, 1, N]."""
         rows = mx.broadcast_to(x, (*indices.shape, 1, x.shape[-1])).reshape(-1, x.shape[-1])
-        experts, weight, maker = indices.reshape(-1), self.matrix.weight, self.matrix.maker
+        experts, matrix = indices.reshape(-1), self.matrix
+        weight, tiles, maker = matrix.weight, matrix.tiles, matrix.maker
         if sorted_indices:
             below = experts[None] < mx.arange(weight.shape[0] + 1)[:, None]
             starts = mx.sum(below, axis=1).astype(mx.uint32)
-            product = multiply_by_sorted_experts(rows, weight, starts, maker=maker)
+            product = multiply_by_sorted_experts(rows, weight, starts, tiles=tiles, maker=maker)
         else:
-            product = multiply_by_experts(rows, weight, experts.astype(mx.uint32), maker=maker)
+            ids = experts.astype(mx.uint32)
+            product = multiply_by_experts(rows, weight, ids, tiles=tiles, maker=maker)
         product = product.reshape(*indices.shape, 1, -1)
         if self._bias is None:
             return product

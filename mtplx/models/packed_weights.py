@@ -6,7 +6,7 @@ a layer, or parts gate and up, does so with the numbers, which then say what row
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -179,7 +179,7 @@ class PackedWeights:
         ]
         weight = joined_rows(rows, tuple(shape[:-2]))
         if weight is not None:
-            return PackedPart(PackedMatrix(weight, matrices[0].dtype, matrices[0].maker))
+            return PackedPart(replace(matrices[0], weight=weight))
         return self._beside(runs) if len(shape) == 2 else None
 
     def _beside(self, runs: Sequence[_Run]) -> PackedPart | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mtplx.draft_options import DraftOptions
+from mtplx.kernels.product import RowTile
 from mtplx.params import SamplingParams
 from mtplx.tuner.plan import Plan
 from mtplx.tuner.run import Outcome, tune
@@ -22,7 +23,8 @@ class ScriptedBench:
     noise: of a reply's time, as a share. slowing: what each reply adds to the time of later ones.
     first_factor: of the first reply's time. plain_factor: of the time of plain replies in the
     tuner's own arm, and not in the product's. lever_factor: of the time of replies that are drafted
-    in a given way. drawn: whether acceptance is drawn or as expected.
+    in a given way. best_tiles: what it finds of kernels. drawn: whether acceptance is drawn or as
+    expected.
     """
 
     acceptance: Mapping[str, Sequence[float]]
@@ -33,6 +35,7 @@ class ScriptedBench:
     first_factor: float = 1.0
     plain_factor: float = 1.0
     lever_factor: Callable[[DraftOptions], float] = lambda draft: 1.0
+    best_tiles: Mapping[str, RowTile] = field(default_factory=dict)
     drawn: bool = False
     seed: int = 0
     clock_s: float = 0.0
@@ -44,6 +47,9 @@ class ScriptedBench:
 
     def now_s(self) -> float:
         return self.clock_s
+
+    def tiles(self) -> Mapping[str, RowTile]:
+        return self.best_tiles
 
     def open(self, cell: Cell) -> bool:
         if cell in self.opened:

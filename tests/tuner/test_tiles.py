@@ -1,0 +1,122 @@
+"""Tile sizes: the fastest is taken, where it is clearly faster than the usual one."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from mtplx.kernels.packing import PackedWeight, gguf_weight
+from mtplx.kernels.product import RowTile
+from mtplx.kernels.tiling import Tiling
+from mtplx.loading.gguf_file import open_gguf
+from mtplx.loading.gguf_model import gguf_model
+from mtplx.models.llama import LlamaTarget
+from mtplx.models.packed import PackedMatrix
+from mtplx.tuner.conditions import Conditions
+from mtplx.tuner.record import make_profile
+from mtplx.tuner.tiles import (
+    CANDIDATES,
+    NUM_ROWS,
+    Arm,
+    best_tiles,
+    make_arms,
+    packed_weights,
+    sample,
+)
+from tests.foreign import write_llama
+from tests.kernels.hosts import fast, needs_linux
+from tests.tiny import DIMS, tiny_target
+from tests.tuner.profiles import KEY
+from tests.tuner.scripted import ScriptedBench, plan, run
+
+USUAL, OTHER = RowTile(), RowTile(8, 1)
+
+
+def weight(name: str, rows: int = 6, columns: int = 64) -> PackedWeight:
+    block = {"Q4_0": 18, "Q8_0": 34}[name]
+    codes = mx.random.randint(0, 60, (rows, columns // 32 * block), mx.uint8, key=mx.random.key(1))
+    return gguf_weight(name, codes, columns)
+
+
+def chosen(seconds: Callable[[Arm], float]) -> dict[str, RowTile]:
+    """By a clock that runs nothing."""
+    return best_tiles({"Q4_0": [weight("Q4_0")]}, seconds)
+
+
+def test_the_fastest_tile_is_taken() -> None:
+    """Over all numbers of rows together."""
+    assert chosen(lambda arm: 0.8 if arm.tile == OTHER else 1.0) == {"Q4_0": OTHER}
+    slow_at_eight = chosen(
+        lambda arm: (3.0 if arm.num_rows == 8 else 0.8) if arm.tile == OTHER else 1.0
+    )
+    assert slow_at_eight == {}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.98])
+def test_the_usual_tile_stays_where_another_is_hardly_faster(share: float) -> None:
+    assert chosen(lambda arm: share if arm.tile == OTHER else 1.0) == {}
+
+
+def test_noise_changes_nothing() -> None:
+    """Medians of several turns, of one that is slow to begin with."""
+    numbers, seen = random.Random(3), set[tuple[RowTile, int]]()
+
+    def noisy(arm: Arm) -> float:
+        first = (arm.tile, arm.num_rows) not in seen
+        seen.add((arm.tile, arm.num_rows))
+        return (50.0 if first else 1.0) * (1 + 0.02 * numbers.gauss(0, 1))
+
+    assert chosen(noisy) == {}
+
+
+def test_tiles_become_part_of_the_profile() -> None:
+    """And are told."""
+    bench = ScriptedBench({"chat": (0.9,) * 7, "code": (0.9,) * 7}, best_tiles={"q4_k": OTHER})
+    profile = make_profile(run(bench, plan()), KEY, "smollm2", Conditions({}), Conditions({}))
+    assert profile.tiles == {"q4_k": (8, 1)}
+    assert any("q4_k (8 columns, 1 SIMD-groups)" in note for note in profile.notes)
+
+
+@needs_linux
+def test_every_matrix_of_a_model_takes_the_tiles_that_are_chosen_later(tmp_path: Path) -> None:
+    """They are known once the model is loaded and its profile found; results stay the same."""
+    target = tiny_target(dims=replace(DIMS, mlp_size=64))
+    path = write_llama(tmp_path, target, lambda name: "F32" if "norm" in name else "Q5_0")
+    tiling = Tiling()
+    model = gguf_model(open_gguf(path), 64, packed=True, maker=fast, tiling=tiling)
+    weights = list(packed_weights(model.target))
+    assert weights
+    token_ids = mx.array([3, 1, 4])
+    usual = model.target.forward(token_ids, model.target.make_cache())
+    tiling.use({weight.packing.name: OTHER for weight in weights})
+    assert isinstance(model.target, LlamaTarget)
+    assert isinstance(model.target.blocks[0].down, PackedMatrix)
+    assert model.target.blocks[0].down.tiles.few == OTHER
+    assert mx.array_equal(usual, model.target.forward(token_ids, model.target.make_cache())).item()
+
+
+@needs_linux
+def test_every_arm_is_a_right_product() -> None:
+    """The tile changes no bit of it."""
+    some = [weight("Q4_0"), weight("Q8_0", rows=5)]
+    by_rows: dict[int, list[list[mx.array]]] = {}
+    for arm in make_arms(some, fast):
+        by_rows.setdefault(arm.num_rows, []).append(arm.run())
+    assert sorted(by_rows) == list(NUM_ROWS)
+    for products in by_rows.values():
+        assert len(products) == len(CANDIDATES)
+        for found in products[1:]:
+            for one, other in zip(found, products[0], strict=True):
+                assert mx.array_equal(one, other).item()
+
+
+def test_the_largest_matrices_of_each_format_are_timed() -> None:
+    """As many as are more than a cache holds, and none of experts."""
+    small, large = weight("Q4_0", rows=2), weight("Q4_0", rows=9)
+    experts = gguf_weight("Q8_0", weight("Q8_0").codes.reshape(2, 3, -1), 64)
+    found = sample([small, large, experts, weight("Q8_0")])
+    assert found["q4_0"][0] is large
+    assert [len(w.shape) for w in found["q8_0"]] == [2]
