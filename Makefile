@@ -6,10 +6,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	done)
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help chat demo test check exact bench clean
+.PHONY: help chat demo test slow check exact bench clean
 
 help: ## Show this
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -23,8 +24,11 @@ demo: $(VENV)/.installed ## One prompt, drafting off and on, with the figures
 bench: $(VENV)/.installed ## Measure plain decoding and each draft depth on this machine
 	@$(BIN)/mtplx bench $(ARGS)
 
-test: $(VENV)/.installed-dev ## Run the whole test suite
-	@$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
+test: $(VENV)/.installed-dev ## Run the tests that take two seconds or less each, some minutes in all
+	@$(PYTEST) -m 'not slow' $(ARGS)
+
+slow: $(VENV)/.installed-dev ## Run the other tests, a quarter of an hour or more
+	@$(PYTEST) -m slow $(ARGS)
 
 exact: $(VENV)/.installed-dev ## Prove that drafting changes no distribution
 	@$(BIN)/python -m tests.exact $(ARGS)

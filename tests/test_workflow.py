@@ -23,5 +23,5 @@ def test_linux_runs_what_a_newcomer_runs() -> None:
 
 def test_a_mac_checks_tests_and_runs_the_kernels_on_its_gpu() -> None:
     commands = steps()["macos"]
-    assert [command.split()[1] for command in commands] == ["check", "test", "test"]
+    assert [command.split()[1] for command in commands] == ["check", "test", "slow", "test"]
     assert commands[-1].endswith("'-m metal'")

@@ -211,7 +211,7 @@ def test_logits_that_are_not_numbers_leave_a_usable_state(
 @pytest.mark.parametrize("depth", [0, 3])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_interrupt_at_any_line_is_survived(name: str, depth: int) -> None:
-    """Every 97th line of a second turn, between any two movements: the third is a cold one's."""
+    """Every 199th line of a second turn, between any two movements: the third is a cold one's."""
     third = [*FIRST[:50], 1, 2, 3]
     expected = plain(target_of(name), third, GREEDY)
 
@@ -219,7 +219,7 @@ def test_an_interrupt_at_any_line_is_survived(name: str, depth: int) -> None:
         turn(state, FIRST[:45], depth=2)
         return lambda: [*zip(range(3), start(state, FIRST, depth=depth), strict=False)]
 
-    for at in range(1, count_lines(second_turn(state_of(name))), 97):
+    for at in range(1, count_lines(second_turn(state_of(name))), 199):
         state = state_of(name)
         count_lines(second_turn(state), interrupt_at=at)
         reply, _ = turn(state, third)
