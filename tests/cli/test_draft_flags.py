@@ -12,7 +12,9 @@ def test_draft_options_reach_the_model(mtplx: Run, tiny: Path, tiny_head: Path) 
     """Law, mode and the rest are what the JSON tells of."""
     asked = ("generate", "--model", tiny, "--head", tiny_head, "--json", "--depth", "3", REPEATED)
     options = ("--law", "coupled", "--draft", "greedy", "--draft-stop", "0", "--draft-window", "4")
-    told = json.loads(mtplx(*asked, *options, "--no-lookup", "--temp", "0.9", "--max-tokens", "12").out)
+    told = json.loads(
+        mtplx(*asked, *options, "--no-lookup", "--temp", "0.9", "--max-tokens", "12").out
+    )
     assert told["law"] == "coupled"
     assert list(told["drafts"]) == ["greedy"]
     assert len(told["acceptance_per_position"]) == 3

@@ -1,13 +1,11 @@
 """mlx-lm's llama-type models as trunks of our own: the same logits, or not taken for one."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from mtplx.loading.native_folder import folder_model
 from mtplx.models.llama import LlamaTarget
 from mtplx.models.llama_like import llama_dims_of, own_trunk
 from mtplx.models.mlx_lm_target import MlxLmTarget, mlx_lm_target
