@@ -14,6 +14,7 @@ from mtplx.kernels import sampler
 from mtplx.kernels.source import Maker
 from mtplx.sampling import draw
 from mtplx.speculation import Acceptance, Draft, Uniforms
+from mtplx.warps.sums import running_sums
 
 Law = Callable[[mx.array, Draft, Uniforms], Acceptance]
 
@@ -73,7 +74,7 @@ def verify_block(
     if maker is not None:
         found = _left(p, draft, mx.arange(num_draft + 1), weights, maker)
         sums = found.sums()
-        mass = mx.sum(sums[:-1, 0], axis=-1)
+        mass = running_sums(sums[:-1, 0])[:, -1]  # the same for one row as for several
     else:
         left = residual(weights[:, None] * p[:-1], *_columns(draft))  # [K, V]
         mass = mx.sum(left, axis=-1)  # [K], S_0 .. S_{K-1}

@@ -69,6 +69,14 @@ def _fp8_tiles(tile: int) -> Callable[..., tuple[Parts, Floats]]:
     return pack
 
 
+def _fp8_powers(rows: int, width: int, seed: int) -> tuple[Parts, Floats]:
+    codes = numbers(rows, width, seed=seed) & 0xBF
+    powers = random_bytes(-(-rows // 128), -(-width // 128), seed=seed) % 4 + 118
+    scale = powers.view(ml_dtypes.float8_e8m0fnu).astype(np.float32)
+    wide = np.kron(scale, np.ones((128, 128), np.float32))[:rows, :width]
+    return {"weight": codes, "weight_scale_inv": powers}, e4m3(codes) * wide
+
+
 def _mx(bits: int) -> Callable[..., tuple[Parts, Floats]]:
     def pack(rows: int, width: int, seed: int) -> tuple[Parts, Floats]:
         codes = random_bytes(rows, width // 2, seed=seed)
@@ -101,6 +109,7 @@ PACKINGS: Mapping[str, Packing] = {
         _fp8_tiles(16), "weight_scale_inv", {"weight_block_size": [16, 16]}
     ),
     "FP8 by tiles that do not": Packing(_fp8_tiles(128), "weight_scale_inv", {}),
+    "FP8 by tiles with powers of two": Packing(_fp8_powers, "", {}),
     "MXFP4": Packing(_mx(4), "", {}),
     "MXFP8": Packing(_mx(8), "", {}),
     "int4": Packing(_int4, "weight_scale", {}),

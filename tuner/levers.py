@@ -51,12 +51,19 @@ def try_levers(session: Session, verdict: Verdict) -> tuple[Lever, ...] | None:
     best = max(drafted, key=_gain)
     candidates = [(best, flag, options) for flag, options in _candidates(session.plan)]
     longest = max(drafted, key=lambda choice: (choice.context, _gain(choice)))
-    if session.plan.draft.window is None and longest.context >= WINDOWS * MIN_CONTEXT:
-        window = 1 << ((longest.context // WINDOWS).bit_length() - 1)
-        options = replace(session.plan.draft, window=window)
-        candidates.append((longest, f"--draft-window {window}", options))
-    if sum(_needed_s(session, choice) for choice, *_ in candidates) > 0.8 * session.left_s:
+    left_s = 0.8 * session.left_s - sum(_needed_s(session, choice) for choice, *_ in candidates)
+    if left_s < 0:
         return None
+    draft = session.plan.draft
+    is_long = longest.context >= WINDOWS * MIN_CONTEXT
+    if (
+        is_long
+        and draft.window is None
+        and draft.uses_head
+        and _needed_s(session, longest) < left_s
+    ):
+        window = 1 << ((longest.context // WINDOWS).bit_length() - 1)
+        candidates.append((longest, f"--draft-window {window}", replace(draft, window=window)))
     return tuple(
         _tried(session, choice, flag, options, MAX_CHANCE / len(candidates))
         for choice, flag, options in candidates
@@ -112,4 +119,5 @@ def _tried(
         ratio.median >= 1 + MIN_EFFECT
         and chance_of_mean([pair.log_ratio for pair in pairs]) <= max_chance
     )
-    return Lever(flag, cell.kind, cell.context, ratio, wins, options.window)
+    window = options.window if options.window != session.plan.draft.window else None
+    return Lever(flag, cell.kind, cell.context, ratio, wins, window)

@@ -14,7 +14,7 @@ from mtplx.loading.load import LoadedModel
 from mtplx.machine import memory_bytes
 from mtplx.params import SamplingParams
 from mtplx.state import DecodeState
-from mtplx.tuner.tiles import best_tiles, packed_weights, sample
+from mtplx.tuner.tiles import best_tiles, packed_matrices, sample
 from mtplx.tuner.trial import Cell, Sample
 
 STATES_SHARE = 8  # of the memory, one part in so many may hold prompts that were read
@@ -33,9 +33,9 @@ class ProductBench:
 
     def tiles(self) -> Mapping[str, RowTile]:
         """Of the packed matrices of the model; nothing is timed where no GPU multiplies them."""
-        tiling, weights = self._model.tiling, packed_weights(self._model.target)
+        tiling, matrices = self._model.tiling, packed_matrices(self._model.target)
         tiling.use({})
-        found = best_tiles(sample(weights)) if mx.metal.is_available() else {}
+        found = best_tiles(sample(matrices)) if mx.metal.is_available() else {}
         tiling.use(found)
         return found
 

@@ -6,14 +6,13 @@ by one SIMD-group in the same order.
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import mlx.core as mx
 
 from mtplx.bench.measure import visiting_order
-from mtplx.kernels.packing import PackedWeight
 from mtplx.kernels.product import RowTile, Tiles, multiply
 from mtplx.kernels.source import Maker, metal
 from mtplx.models.llama import LlamaTarget
@@ -49,14 +48,14 @@ def seconds(arm: Arm) -> float:
 
 
 def best_tiles(
-    weights: Mapping[str, Sequence[PackedWeight]], took: Seconds = seconds, maker: Maker = metal
+    matrices: Mapping[str, Sequence[PackedMatrix]], took: Seconds = seconds, maker: Maker = metal
 ) -> dict[str, RowTile]:
     """By packing the tile that is fastest over all numbers of rows, where it is not the usual one.
 
-    weights: matrices [N, K] by their packing. The usual tile stays unless another is faster by
+    matrices: [N, K] each, by their packing. The usual tile stays unless another is faster by
     more than the least effect that counts in tuning.
     """
-    found = {name: _best(make_arms(some, maker), took) for name, some in weights.items()}
+    found = {name: _best(make_arms(some, maker), took) for name, some in matrices.items()}
     return {name: tile for name, tile in found.items() if tile != RowTile()}
 
 
@@ -74,57 +73,57 @@ def _best(arms: Sequence[Arm], took: Seconds) -> RowTile:
     return fastest if sums[fastest] * (1 + MIN_EFFECT) <= sums[RowTile()] else RowTile()
 
 
-def make_arms(weights: Sequence[PackedWeight], maker: Maker) -> list[Arm]:
-    """Every tile with every number of rows, with random activations in float32."""
+def make_arms(matrices: Sequence[PackedMatrix], maker: Maker) -> list[Arm]:
+    """Every tile with every number of rows, with random activations of the matrices' dtype."""
     arms: list[Arm] = []
     for num_rows in NUM_ROWS:
-        inputs = {
-            columns: mx.random.normal((num_rows, columns), key=mx.random.key(num_rows))
-            for columns in {weight.shape[1] for weight in weights}
-        }
-        mx.eval(list(inputs.values()))
+        key = mx.random.key(num_rows)
+        inputs = [mx.random.normal((num_rows, m.shape[1]), m.dtype, key=key) for m in matrices]
+        mx.eval(inputs)
         arms += [
-            Arm(tile, num_rows, _products(weights, inputs, tile, maker)) for tile in CANDIDATES
+            Arm(tile, num_rows, _products(matrices, inputs, tile, maker)) for tile in CANDIDATES
         ]
     return arms
 
 
 def _products(
-    weights: Sequence[PackedWeight], inputs: Mapping[int, mx.array], tile: RowTile, maker: Maker
+    matrices: Sequence[PackedMatrix], inputs: Sequence[mx.array], tile: RowTile, maker: Maker
 ) -> Callable[[], list[mx.array]]:
-    tiles = Tiles(few=tile)
-    return lambda: [
-        multiply(inputs[weight.shape[1]], weight, tiles=tiles, maker=maker) for weight in weights
-    ]
+    tiles, pairs = Tiles(few=tile), list(zip(inputs, matrices, strict=True))
+    return lambda: [multiply(x, m.weight, tiles=tiles, maker=maker) for x, m in pairs]
 
 
-def packed_weights(target: Target) -> Iterator[PackedWeight]:
-    """The weights of a trunk that our kernels multiply."""
+def packed_matrices(target: Target) -> list[PackedMatrix]:
+    """Those of a trunk that our kernels multiply, each once."""
     if isinstance(target, LlamaTarget):
         matrices = [target.embedding, target.lm_head, *_of_blocks(target)]
     elif isinstance(target, MlxLmTarget):
         modules = packed_modules(target.model)
         matrices = [m.part.matrix if isinstance(m, PackedLinear) else m.matrix for m in modules]
     else:
-        return
-    for matrix in matrices:
-        parts = matrix.parts if isinstance(matrix, JoinedMatrix) else [matrix]
-        yield from (part.weight for part in parts if isinstance(part, PackedMatrix))
+        return []
+    parts = [p for m in matrices for p in (m.parts if isinstance(m, JoinedMatrix) else [m])]
+    packed = {id(part): part for part in parts if isinstance(part, PackedMatrix)}
+    return list(packed.values())
 
 
 def _of_blocks(target: LlamaTarget) -> list[Matrix]:
     return [m for b in target.blocks for m in (b.qkv, b.output, b.gate_up, b.down)]
 
 
-def sample(weights: Iterable[PackedWeight]) -> dict[str, list[PackedWeight]]:
+def sample(matrices: Iterable[PackedMatrix]) -> dict[str, list[PackedMatrix]]:
     """Of a model's matrices by their packing as many as are to be read in turn, the largest first.
 
     Those of experts, of which a token reads a few, are left out.
     """
-    chosen: dict[str, list[PackedWeight]] = {}
-    whole = [weight for weight in weights if len(weight.shape) == 2]
-    for weight in sorted(whole, key=lambda weight: -weight.codes.nbytes):
-        some = chosen.setdefault(weight.packing.name, [])
-        if sum(other.codes.nbytes for other in some) < NUM_BYTES:
-            some.append(weight)
+    chosen: dict[str, list[PackedMatrix]] = {}
+    whole = [matrix for matrix in matrices if len(matrix.weight.shape) == 2]
+    for matrix in sorted(whole, key=_num_bytes, reverse=True):
+        some = chosen.setdefault(matrix.weight.packing.name, [])
+        if sum(map(_num_bytes, some)) < NUM_BYTES:
+            some.append(matrix)
     return chosen
+
+
+def _num_bytes(matrix: PackedMatrix) -> int:
+    return matrix.weight.codes.nbytes

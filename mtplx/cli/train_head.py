@@ -161,6 +161,12 @@ def _train(plan: "Plan", loaded: "LoadedModel", out: Path | None) -> None:
     target = out or trained_head_path(fingerprint(loaded.path))
     if target.suffix != ".safetensors":
         raise UsageError(f"--out {target}: a head is a .safetensors file, so call it that.")
+    if loaded.path.is_dir() and target.parent.resolve() == loaded.path.resolve():
+        beside = loaded.path.with_name(f"{loaded.path.name}.mtp.safetensors")
+        raise UsageError(
+            f"--out {target}: a file in the model's folder would be taken for part of the model. "
+            f"Beside the folder it is found as {beside}."
+        )
     ensure_dir(target.parent)
     notice(f"The run is kept in {plan.folder}; Ctrl-C stops it, the same command goes on.")
     with _shown() as tell, insistent(tell) as told:

@@ -125,6 +125,7 @@ def fp8_weight(
     K / tile[1]], both rounded up; float32, bfloat16, or uint8 as E8M0.
     """
     *stack, rows, columns = codes.shape
+    scales = powers_of_two(scales) if scales.dtype == mx.uint8 else scales
     if scales.size == 1 or scales.shape == (*codes.shape[:-1], 1):
         one = () if scales.size == 1 else codes.shape[:-1]
         multiplier = _for_rows(scales.reshape(one), codes.shape[:-1])
@@ -134,12 +135,11 @@ def fp8_weight(
             f"FP8 weights of shape {codes.shape} have scales of shape {scales.shape}; one for all, "
             f"one a row or one for each {tile[0]} x {tile[1]} weights is understood."
         )
-    values = powers_of_two(scales) if scales.dtype == mx.uint8 else scales
     if stack and rows % tile[0]:  # a line of scales would be shared by two experts
-        values, tile = mx.repeat(values, tile[0], -2)[..., :rows, :], (1, tile[1])
-    template = (("S", values.dtype), ("ROWS", tile[0]), ("COLUMNS", tile[1]))
+        scales, tile = mx.repeat(scales, tile[0], -2)[..., :rows, :], (1, tile[1])
+    template = (("S", scales.dtype), ("ROWS", tile[0]), ("COLUMNS", tile[1]))
     packing = Packing(("small_floats", "fp8_blocks"), 16, template, shared_rows=tile[0])
-    return PackedWeight(packing, codes.shape, codes, values)
+    return PackedWeight(packing, codes.shape, codes, scales)
 
 
 def powers_of_two(exponents: mx.array) -> mx.array:

@@ -115,7 +115,8 @@ def total(scores: mx.array, scale: float, *, maker: Maker = metal) -> mx.array:
     parts = _parts(scores, scale, maker)
     peaks, sums = parts[..., 0], parts[..., 1]
     factors = mx.power(2.0, (peaks - mx.max(peaks, axis=-1, keepdims=True)) * scale)
-    return mx.sum(mx.where(peaks == -mx.inf, 0, sums * factors), axis=-1, keepdims=True)
+    parts = mx.where(peaks == -mx.inf, 0, sums * factors)
+    return mx.cumsum(parts, axis=-1)[:, -1:]  # where `sum` adds one row otherwise than several
 
 
 def best(scores: mx.array, count: int, *, maker: Maker = metal) -> tuple[mx.array, mx.array]:

@@ -14,7 +14,7 @@ from mtplx.loading.gguf_known import ARCHITECTURES, unknown_architecture
 from mtplx.loading.gguf_llama import PAIRWISE
 from mtplx.loading.gguf_state import gguf_state
 from mtplx.loading.memory import MemoryNeed, gguf_need, held_bytes
-from mtplx.loading.tensor_list import TensorEntry, gguf_entries, safetensors_entries
+from mtplx.loading.tensor_list import TensorEntry, gguf_entries, trained_head_size
 from mtplx.models.shortlist import num_frequent
 
 _MTP_NAME = re.compile(r"(^|\.)(mtp|mtp_layers|nextn)\.")  # heads that checkpoints bring along
@@ -75,7 +75,7 @@ def gguf_memory(
 ) -> MemoryNeed:
     """What a GGUF file with this metadata and these tensors takes, together with a head's file."""
     grouped = metadata.get("general.architecture") in PAIRWISE
-    head_bytes, num_drafted, head_layers = _head_bytes(head)
+    head_bytes, num_drafted, head_layers = trained_head_size(head)
     if _brings_head(metadata, entries) and head is None:
         num_drafted = num_frequent(_vocab_size(metadata) or 0)
     by_name = {entry.name: entry for entry in entries}
@@ -91,17 +91,6 @@ def gguf_memory(
         num_texts=_length(metadata.get("tokenizer.ggml.tokens"))
         + _length(metadata.get("tokenizer.ggml.merges")),
     )
-
-
-def _head_bytes(head: Path | None) -> tuple[int, int, int]:
-    """Bytes in memory of a head, which is float32, rows of its shortlist, and its layers."""
-    if head is None:
-        return 0, 0, 0
-    entries = {entry.name: entry for entry in safetensors_entries(head)}
-    shortlist = entries.pop("mtp.shortlist", None)
-    rows = shortlist.size if shortlist is not None else 0
-    layers = sum(name.endswith("self_attn.k_proj.weight") for name in entries)
-    return 4 * sum(entry.size for entry in entries.values()), rows, layers
 
 
 def _brings_head(metadata: Mapping[str, object], entries: list[TensorEntry]) -> bool:

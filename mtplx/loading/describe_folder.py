@@ -34,7 +34,12 @@ from mtplx.loading.native_folder import (
     usual_manner,
 )
 from mtplx.loading.stored_tensors import read_config
-from mtplx.loading.tensor_list import TensorEntry, num_weights, safetensors_entries
+from mtplx.loading.tensor_list import (
+    TensorEntry,
+    num_weights,
+    safetensors_entries,
+    trained_head_size,
+)
 from mtplx.models.cache_need import CacheNeed, caches_need, model_need
 from mtplx.models.family import text_config
 from mtplx.models.mlx_lm_model import fill
@@ -79,6 +84,7 @@ def describe_folder(path: Path, *, packed: bool = False) -> Description:
         failure = str(error)
     head = None if built is None else _head_facts(built)
     split, trunk = None if built is None else built.opened.split, fingerprint(path)
+    trained = find_head(path, trunk) if head is None else None
     return Description(
         path=path,
         container="safetensors",
@@ -89,10 +95,10 @@ def describe_folder(path: Path, *, packed: bool = False) -> Description:
         context_length=number_or_none(sizes.get("max_position_embeddings")),
         vocab_size=number_or_none(sizes.get("vocab_size")),
         trunk=trunk,
-        head=find_head(path, trunk) if head is None else None,
+        head=trained,
         num_mtp_tensors=_num_head_tensors(entries, built),
         kinds=kinds_of(entries, lambda entry: entry.num_bytes, None),
-        need=_need(entries, built),
+        need=_need(entries, built, trained),
         family=None if split is None or split.family is None else split.family.name,
         native_head=head,
         no_head_reason=failure if built is None else built.no_head_reason,
@@ -192,14 +198,18 @@ def _head_state(opened: OpenedFolder, head: HeadParts) -> CacheNeed:
     return total
 
 
-def _need(entries: list[TensorEntry], built: _Built | None) -> MemoryNeed:
-    """By the model, or by the files alone where it cannot be built."""
+def _need(
+    entries: list[TensorEntry], built: _Built | None, trained: Path | None = None
+) -> MemoryNeed:
+    """By the model, or by the files alone where it cannot be built. trained: a head's file."""
     if built is None:
         return folder_need(sum(entry.num_bytes for entry in entries))
+    head_bytes, num_rows, _ = trained_head_size(trained)
+    width = int(text_config(built.opened.config)["hidden_size"]) if trained else 0
     return folder_need(
         built.weights_bytes,
-        head_bytes=built.head_bytes,
-        shortlist_bytes=_shortlist_bytes(built),
+        head_bytes=built.head_bytes + head_bytes,
+        shortlist_bytes=_shortlist_bytes(built) + 4 * num_rows * width,
         state=built.state,
     )
 

@@ -28,7 +28,7 @@ def unknown_architecture(name: object) -> str:
 def part_names(name: str) -> list[str]:
     """The files of the model that a file of this name belongs to, in order: often itself alone."""
     match = _PART.fullmatch(name)
-    if match is None:
+    if match is None or not 1 <= int(match["part"]) <= int(match["count"]):
         return [name]
     count = int(match["count"])
     return [f"{match['stem']}-{part:05d}-of-{count:05d}.gguf" for part in range(1, count + 1)]
@@ -51,5 +51,4 @@ def gguf_parts(path: Path) -> list[Path]:
 
 def is_later_part(name: str) -> bool:
     """Whether a file of this name only goes on with a model that begins in another."""
-    match = _PART.fullmatch(name)
-    return match is not None and int(match["part"]) != 1
+    return part_names(name)[0] != name

@@ -17,7 +17,6 @@ from mtplx.errors import HeadError
 from mtplx.models.drafter import Head
 from mtplx.models.head import HeadWeights, LlamaHead, TrunkParts
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
-from mtplx.models.llama_like import llama_dims_of
 from mtplx.models.matrix import DenseMatrix, Matrix, stack
 from mtplx.models.mlx_lm_target import MlxLmTarget
 from mtplx.speculation import Target
@@ -27,9 +26,11 @@ FORMAT = "mtplx-head-1"
 
 @dataclass(frozen=True, slots=True)
 class HeadFile:
-    """A head as it is stored. shortlist: [S] int32, ascending. trunk: fingerprint."""
+    """A head as it is stored. dims: of its trunk. shortlist: [S] int32, ascending. trunk:
+    fingerprint."""
 
     path: Path
+    dims: LlamaDims
     weights: HeadWeights
     shortlist: mx.array
     trunk: str
@@ -42,10 +43,8 @@ class HeadFile:
 
     def on(self, target: Target) -> Head:
         """The head on its trunk."""
-        dims = llama_dims_of(target)
-        assert dims is not None
         assert isinstance(target, LlamaTarget | MlxLmTarget)
-        return LlamaHead(TrunkParts(dims, target.embedding, target.lm_head), self.weights)
+        return LlamaHead(TrunkParts(self.dims, target.embedding, target.lm_head), self.weights)
 
 
 def head_shapes(dims: LlamaDims, num_blocks: int) -> dict[str, tuple[int, ...]]:
@@ -90,7 +89,7 @@ def read_head(path: Path, dims: LlamaDims) -> HeadFile:
     num_blocks = max(1, sum(name.endswith("self_attn.q_proj.weight") for name in tensors))
     _check(path, tensors, head_shapes(dims, num_blocks))
     weights, trunk = _weights(tensors, num_blocks), metadata.get("trunk", "")
-    return HeadFile(path, weights, shortlist, trunk, path.stat().st_size)
+    return HeadFile(path, dims, weights, shortlist, trunk, path.stat().st_size)
 
 
 def _load(path: Path) -> tuple[dict[str, mx.array], dict[str, str]]:

@@ -115,9 +115,8 @@ def load(
     if dims is not None and found is None:
         found, reason = _head(path, dims, given)
     elif given is not None and path.is_dir():
-        raise HeadError(
-            f"{head}: a head of its own file is for a llama-type trunk, not for {path}."
-        )
+        which = "a llama-type trunk" if group is None else "a model on one machine"
+        raise HeadError(f"{head}: a head in a file of its own is for {which}, not for {path}.")
     loaded = LoadedModel(
         name=str(model),
         path=path,

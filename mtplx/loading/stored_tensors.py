@@ -58,10 +58,8 @@ def open_folder(path: Path) -> StoredFolder:
     else:
         main = [file for file in there if file.name.startswith("model")] or there
     if not main:
-        raise CheckpointError(
-            f"{path} holds no *.safetensors files"
-            f"{f' that {INDEX} lists' if listed and there else ''}. Fetch it again."
-        )
+        listed_alone = f" that {INDEX} lists" if listed and there else ""
+        raise CheckpointError(f"{path} holds no *.safetensors files{listed_alone}. Fetch it again.")
     names = {file.name for file in main}
     return StoredFolder(
         path,

@@ -89,3 +89,23 @@ _BITS = {
     **dict.fromkeys(("F16", "BF16", "I16", "U16"), 16),
     "F4": 4,
 }
+
+
+def trained_head_size(head: Path | None) -> tuple[int, int, int]:
+    """Bytes in memory of a head in a file of its own, rows of its shortlist, and its layers.
+
+    One that was trained here is held in float32.
+    """
+    if head is None:
+        return 0, 0, 0
+    if head.suffix == ".gguf":
+        from mtplx.loading.gguf_file import open_gguf
+
+        held = gguf_entries(open_gguf(head))
+        layers = sum(entry.name.endswith("attn_k.weight") for entry in held)
+        return sum(entry.num_bytes for entry in held), 0, layers
+    entries = {entry.name: entry for entry in safetensors_entries(head)}
+    shortlist = entries.pop("mtp.shortlist", None)
+    rows = shortlist.size if shortlist is not None else 0
+    layers = sum(name.endswith("self_attn.k_proj.weight") for name in entries)
+    return 4 * sum(entry.size for entry in entries.values()), rows, layers

@@ -28,7 +28,7 @@ class Matrix(Protocol):
         """Rows `ids` [...] as activations [..., K]."""
 
     def take(self, ids: mx.array) -> "Matrix":
-        """Rows `ids` [M] as a matrix of their own, stored like this one."""
+        """Rows `ids` [M] as a matrix of their own: packed like this one, or dense."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,16 +147,20 @@ class PackedExperts(nn.Module):
 
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         """x [.., 1 or k, 1, K] and the experts [.., k] of its rows -> [.., k, 1, N]."""
-        rows = mx.broadcast_to(x, (*indices.shape, 1, x.shape[-1])).reshape(-1, x.shape[-1])
-        experts, matrix = indices.reshape(-1), self.matrix
+        experts, matrix, slots = indices.reshape(-1), self.matrix, 1
         weight, tiles, maker = matrix.weight, matrix.tiles, matrix.maker
+        if not sorted_indices and x.shape[:-2] == (*indices.shape[:-1], 1):
+            slots = indices.shape[-1]  # a row goes to several experts, and is not copied for each
+        else:
+            x = mx.broadcast_to(x, (*indices.shape, 1, x.shape[-1]))
+        rows = x.reshape(-1, x.shape[-1])
         if sorted_indices:
             below = experts[None] < mx.arange(weight.shape[0] + 1)[:, None]
             starts = mx.sum(below, axis=1).astype(mx.uint32)
             product = multiply_by_sorted_experts(rows, weight, starts, tiles=tiles, maker=maker)
         else:
             ids = experts.astype(mx.uint32)
-            product = multiply_by_experts(rows, weight, ids, tiles=tiles, maker=maker)
+            product = multiply_by_experts(rows, weight, ids, slots=slots, tiles=tiles, maker=maker)
         product = product.reshape(*indices.shape, 1, -1)
         if self._bias is None:
             return product

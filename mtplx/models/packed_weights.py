@@ -98,8 +98,8 @@ class PackedWeights:
         here = {id(array) for array, _, _ in whole.values()}
         failed |= {name: REARRANGED for key, (_, name, _) in self._whole.items() if key not in here}
         parts = {path: (part, [name]) for path, (_, name, part) in whole.items()}
-        numbered = {name: a for name, a in weights.items() if a.dtype == _NUMBERS}
-        parts |= self._from_rows(numbered if self._by_rows else {}, failed)
+        numbered = {n: a for n, a in weights.items() if self._by_rows and a.dtype == _NUMBERS}
+        parts |= self._from_rows(numbered, failed)
         rest = {n: a for n, a in weights.items() if n not in whole and n not in numbered}
         modules, places = {}, dict(model.named_modules())
         for path, (part, names) in parts.items():

@@ -20,7 +20,7 @@ class Shortlist:
     """The rows of lm_head that drafts are taken from."""
 
     ids: mx.array  # [S] int32, ascending
-    matrix: Matrix  # [S, D], stored as lm_head is
+    matrix: Matrix  # [S, D], rows of lm_head
 
     @property
     def weight(self) -> mx.array:

@@ -41,14 +41,15 @@ def write_chunks(line: str, numbers: Sequence[int], tick: Callable[[int], None])
     mx.set_cache_limit(CACHE_BYTES)
     plan = plan_from_json(line)
     loaded = load(plan.model)
-    target = own_trunk(loaded.target)
+    target, tokenizer = own_trunk(loaded.target), loaded.tokenizer
     assert target is not None
-    framing = chat_framing(loaded.tokenizer)
+    del loaded  # of a folder, whose weights are held twice until here
+    framing = chat_framing(tokenizer)
     writer = make_writer(plan.engine, target)
     for number in numbers:
         seed = plan.seed * 100_003 + number
         prompts = user_prompts(seed)
-        encoded = ((p, loaded.tokenizer.encode(p.text, parse_special=False)) for p in prompts)
+        encoded = ((p, tokenizer.encode(p.text, parse_special=False)) for p in prompts)
         passages = write_conversations(
             writer,
             framing,

@@ -36,7 +36,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> "LoadedModel":
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     path.write_bytes(b"GGUF and nothing else")
     shortlist = whole_vocabulary(target)
-    head = HeadFile(path, tiny_head(), shortlist.ids, trunk="", num_bytes=0)
+    head = HeadFile(path, target.dims, tiny_head(), shortlist.ids, trunk="", num_bytes=0)
     return LoadedModel(
         name="tiny",
         path=path,

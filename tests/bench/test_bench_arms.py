@@ -60,7 +60,8 @@ def test_drafting_gives_the_greedy_tokens_of_plain_decoding(
     )
     assert same_greedy(tiny_model.target, case.token_ids, plain.token_ids, drafted.token_ids)
     assert plain.drafted == ()
-    assert 0 < len(drafted.drafted) <= (depth if isinstance(depth, int) else 16)
+    if isinstance(depth, int):  # auto may find that nothing pays, going by the clock
+        assert 0 < len(drafted.drafted) <= depth
 
 
 def test_plain_decoding_takes_a_round_for_each_token(tiny_model: LoadedModel) -> None:

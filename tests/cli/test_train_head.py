@@ -214,6 +214,17 @@ def test_a_folder_is_trained_for_as_a_file_is(mtplx: Run, tmp_path: Path) -> Non
     assert told["drafts"]
 
 
+def test_a_head_does_not_go_into_the_models_folder(mtplx: Run, tmp_path: Path) -> None:
+    """It would change what the folder's content says the trunk is; told before any work."""
+    from tests.tiny_folder import write_folder
+
+    folder = write_folder(tmp_path / "model")
+    ran = mtplx(*EXACT, "train-head", folder, *FEW, "--out", folder / "mtp.safetensors")
+    assert ran.code == 2
+    assert str(tmp_path / "model.mtp.safetensors") in ran.err
+    assert not (folder / "mtp.safetensors").exists()
+
+
 def test_a_model_of_another_kind_is_refused(mtplx: Run, hybrid: Path) -> None:
     """Heads are trained for llama-type models."""
     ran = mtplx(*EXACT, "train-head", hybrid, *FEW)

@@ -93,10 +93,11 @@ def write_parted(folder: Path, header: bytes, data: bytes) -> None:
 
 def assert_told(folder: Path) -> str | None:
     """The error's text; None where the folder is a model whose logits are numbers."""
-    try:
-        describe(folder)
-    except MtplxError as error:
-        assert NAMED.search(str(error)), error  # noqa: PT017, some are whole
+    for packed in (False, True):  # as on a CPU, and as on a GPU
+        try:
+            describe(folder, packed=packed)
+        except MtplxError as error:
+            assert NAMED.search(str(error)), error  # noqa: PT017, some are whole
     try:
         target = load(folder).target
     except MtplxError as error:

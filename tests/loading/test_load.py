@@ -234,7 +234,7 @@ def test_a_head_of_its_own_file_is_for_llama_type_trunks(tmp_path: Path) -> None
     assert loaded.no_head_reason is not None
     assert "architecture" in loaded.no_head_reason
     head = write_head(tmp_path / "head.safetensors", folder)
-    with pytest.raises(HeadError, match="llama-type trunk"):
+    with pytest.raises(HeadError, match="for a llama-type trunk, not"):
         load(folder, head=head)
 
 

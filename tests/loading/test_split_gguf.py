@@ -10,6 +10,7 @@ from mtplx.errors import CheckpointError, DownloadError, ModelNotFoundError
 from mtplx.loading import pull as pulling
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.gguf_file import open_gguf
+from mtplx.loading.gguf_known import is_later_part, part_names
 from mtplx.loading.hub import download, hub_files
 from mtplx.loading.local_models import local_models
 from mtplx.loading.pull import Pulled, pull
@@ -160,3 +161,10 @@ def test_its_fingerprint_is_of_all_parts(parts: dict[str, bytes], tmp_path: Path
     assert fingerprint(tmp_path / NAMES[1]) == before
     (tmp_path / NAMES[2]).write_bytes(parts[NAMES[2]][:-1] + b"1")
     assert fingerprint(tmp_path / NAMES[0]) != before
+
+
+@pytest.mark.parametrize("name", ["x-00005-of-00003.gguf", "x-00000-of-00002.gguf"])
+def test_a_number_that_no_part_has_is_part_of_a_name(name: str) -> None:
+    """Such a file is a model of its own, wherever it is listed."""
+    assert part_names(name) == [name]
+    assert not is_later_part(name)

@@ -34,6 +34,10 @@ def with_window(factor: float) -> Callable[[DraftOptions], float]:
     return lambda draft: factor if draft.window else 1.0
 
 
+def without_lookup(factor: float) -> Callable[[DraftOptions], float]:
+    return lambda draft: 1.0 if draft.lookup else factor
+
+
 def test_a_window_that_is_faster_becomes_part_of_the_profile() -> None:
     """A quarter of the longest text, tried there; told, and used from then on."""
     profile, levers = profile_of(with_window(0.8))
@@ -61,13 +65,23 @@ def test_no_window_is_tried_for_short_texts() -> None:
 
 @pytest.mark.parametrize("window", [0, 512])
 def test_a_window_of_the_users_own_stays(window: int) -> None:
-    profile, levers = profile_of(with_window(0.5), draft=DraftOptions(window=window))
+    """No other one is tried, and none is recorded with another way of drafting that wins."""
+    profile, levers = profile_of(without_lookup(0.8), draft=DraftOptions(window=window))
+    assert not any("window" in flag for flag in levers)
+    assert levers["--no-lookup"].wins
+    assert profile.window is None
+    (told,) = [note for note in profile.notes if "--no-lookup" in note]
+    assert told.endswith("it is yours to set.")
+
+
+def test_no_window_is_tried_where_no_head_drafts() -> None:
+    profile, levers = profile_of(with_window(0.5), draft=DraftOptions(mode="lookup"))
     assert not any("window" in flag for flag in levers)
     assert profile.window is None
 
 
 def test_another_way_that_is_faster_is_told_and_not_set() -> None:
-    profile, levers = profile_of(lambda draft: 0.8 if not draft.lookup else 1.0)
+    profile, levers = profile_of(without_lookup(0.8))
     assert levers["--no-lookup"].wins
     (told,) = [note for note in profile.notes if "--no-lookup" in note]
     assert told.endswith("it is yours to set.")

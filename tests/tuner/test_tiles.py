@@ -8,7 +8,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mtplx.kernels.packing import PackedWeight, gguf_weight
+from mtplx.kernels.packing import gguf_weight
 from mtplx.kernels.product import RowTile
 from mtplx.kernels.tiling import Tiling
 from mtplx.loading.gguf_file import open_gguf
@@ -23,7 +23,7 @@ from mtplx.tuner.tiles import (
     Arm,
     best_tiles,
     make_arms,
-    packed_weights,
+    packed_matrices,
     sample,
 )
 from tests.foreign import write_llama
@@ -35,15 +35,15 @@ from tests.tuner.scripted import ScriptedBench, plan, run
 USUAL, OTHER = RowTile(), RowTile(8, 1)
 
 
-def weight(name: str, rows: int = 6, columns: int = 64) -> PackedWeight:
+def matrix(name: str, rows: int = 6, columns: int = 64) -> PackedMatrix:
     block = {"Q4_0": 18, "Q8_0": 34}[name]
     codes = mx.random.randint(0, 60, (rows, columns // 32 * block), mx.uint8, key=mx.random.key(1))
-    return gguf_weight(name, codes, columns)
+    return PackedMatrix(gguf_weight(name, codes, columns))
 
 
 def chosen(seconds: Callable[[Arm], float]) -> dict[str, RowTile]:
     """By a clock that runs nothing."""
-    return best_tiles({"Q4_0": [weight("Q4_0")]}, seconds)
+    return best_tiles({"Q4_0": [matrix("Q4_0")]}, seconds)
 
 
 def test_the_fastest_tile_is_taken() -> None:
@@ -87,11 +87,11 @@ def test_every_matrix_of_a_model_takes_the_tiles_that_are_chosen_later(tmp_path:
     path = write_llama(tmp_path, target, lambda name: "F32" if "norm" in name else "Q5_0")
     tiling = Tiling()
     model = gguf_model(open_gguf(path), 64, packed=True, maker=fast, tiling=tiling)
-    weights = list(packed_weights(model.target))
-    assert weights
+    matrices = packed_matrices(model.target)
+    assert matrices
     token_ids = mx.array([3, 1, 4])
     usual = model.target.forward(token_ids, model.target.make_cache())
-    tiling.use({weight.packing.name: OTHER for weight in weights})
+    tiling.use({m.weight.packing.name: OTHER for m in matrices})
     assert isinstance(model.target, LlamaTarget)
     assert isinstance(model.target.blocks[0].down, PackedMatrix)
     assert model.target.blocks[0].down.tiles.few == OTHER
@@ -101,7 +101,7 @@ def test_every_matrix_of_a_model_takes_the_tiles_that_are_chosen_later(tmp_path:
 @needs_linux
 def test_every_arm_is_a_right_product() -> None:
     """The tile changes no bit of it."""
-    some = [weight("Q4_0"), weight("Q8_0", rows=5)]
+    some = [matrix("Q4_0"), replace(matrix("Q8_0", rows=5), dtype=mx.float16)]
     by_rows: dict[int, list[list[mx.array]]] = {}
     for arm in make_arms(some, fast):
         by_rows.setdefault(arm.num_rows, []).append(arm.run())
@@ -115,8 +115,8 @@ def test_every_arm_is_a_right_product() -> None:
 
 def test_the_largest_matrices_of_each_format_are_timed() -> None:
     """As many as are more than a cache holds, and none of experts."""
-    small, large = weight("Q4_0", rows=2), weight("Q4_0", rows=9)
-    experts = gguf_weight("Q8_0", weight("Q8_0").codes.reshape(2, 3, -1), 64)
-    found = sample([small, large, experts, weight("Q8_0")])
-    assert found["q4_0"][0] is large
-    assert [len(w.shape) for w in found["q8_0"]] == [2]
+    small, large = matrix("Q4_0", rows=2), matrix("Q4_0", rows=9)
+    of_experts = gguf_weight("Q8_0", matrix("Q8_0").weight.codes.reshape(2, 3, -1), 64)
+    found = sample([small, large, PackedMatrix(of_experts), matrix("Q8_0")])
+    assert found["q4_0"] == [large, small]
+    assert [len(m.weight.shape) for m in found["q8_0"]] == [2]
