@@ -188,5 +188,6 @@ def test_a_folder_that_is_damaged_is_an_error_that_names_it(spoil: Any, tmp_path
 def test_damaged_numbers_do_not_pass_for_another_way_of_making_logits(tmp_path: Path) -> None:
     """A model whose logits are NaN both ways is loaded; decoding it is what fails."""
     weights = {name: mx.array(array) for name, array in hf_tensors(tiny_target()).items()}
-    weights["model.norm.weight"] = mx.full((32,), np.nan)
+    name = "model.layers.0.mlp.down_proj.weight"  # a matrix, which is not looked through
+    weights[name] = mx.full(weights[name].shape, np.nan)
     assert loaded(save(tmp_path, hf_config(DIMS), weights)).vocab_size == 64
