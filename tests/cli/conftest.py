@@ -1,14 +1,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 Run = Callable[..., "Ran"]
+Tune = Callable[..., int]
+
+if TYPE_CHECKING:  # it imports MLX, which a conftest must not do yet
+    from tests.tuner.scripted import ScriptedBench
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +85,32 @@ def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (made / name).write_bytes((other / name).read_bytes())
     return made
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The settings folder of somebody who has nothing yet."""
+    for name in ("CONFIG", "DATA"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        yield tmp_path / "CONFIG" / "mtplx"
+
+
+@pytest.fixture
+def tune(config: Path, tiny: Path, tiny_head: Path, monkeypatch: pytest.MonkeyPatch) -> Tune:
+    """`mtplx tune` on the small model, with a scripted bench in place of the machine."""
+    from mtplx.cli.app import run
+    from tests.tuner.scripted import RATES, ScriptedBench
+
+    def tuned(*more: str, bench: "ScriptedBench | None" = None) -> int:
+        used = bench or ScriptedBench(RATES)
+        monkeypatch.setattr("mtplx.tuner.product.ProductBench", lambda model, params: used)
+        model = ["--model", str(tiny), "--head", str(tiny_head)]
+        return run(["tune", *model, "--contexts", "200,400", "--budget", "2h", *more])
+
+    return tuned
+
+
+def profiles(config: Path) -> list[Path]:
+    return sorted((config / "profiles").glob("*"))

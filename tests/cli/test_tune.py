@@ -1,4 +1,4 @@
-"""`mtplx tune` as a command: what it saves, what it leaves alone, and what becomes of the profile.
+"""`mtplx tune` as a command: what it saves, and what it leaves alone.
 
 The model is a real one, the bench a scripted one: speeds are known and nobody waits.
 """
@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,44 +16,12 @@ import pytest
 from mtplx.cli.app import run
 from mtplx.loading.load import load
 from mtplx.profile_file import read_profile
-from tests.tuner.scripted import VERIFY_MS, ScriptedBench
-
-LIKELY = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
-RATES = dict.fromkeys(("chat", "code", "structured", "prose"), LIKELY)
-Tune = Callable[..., int]
+from tests.cli.conftest import Tune, profiles
+from tests.tuner.scripted import RATES, VERIFY_MS, ScriptedBench
 
 
 def steep(rows: int, context: int) -> float:
     return VERIFY_MS * rows
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The settings folder of somebody who has nothing yet."""
-    for name in ("CONFIG", "DATA"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
-    with open(os.devnull) as nothing:
-        monkeypatch.setattr("sys.stdin", nothing)
-        yield tmp_path / "CONFIG" / "mtplx"
-
-
-@pytest.fixture
-def tune(
-    config: Path, tiny: Path, tiny_head: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., int]:
-    """`mtplx tune` on the small model, with a bench in place of the machine."""
-
-    def tuned(*more: str, bench: ScriptedBench | None = None) -> int:
-        used = bench or ScriptedBench(RATES)
-        monkeypatch.setattr("mtplx.tuner.product.ProductBench", lambda model, params: used)
-        model = ["--model", str(tiny), "--head", str(tiny_head)]
-        return run(["tune", *model, "--contexts", "200,400", "--budget", "2h", *more])
-
-    return tuned
-
-
-def profiles(config: Path) -> list[Path]:
-    return sorted((config / "profiles").glob("*"))
 
 
 def test_where_drafting_wins_a_profile_is_saved(
@@ -297,50 +264,6 @@ def test_an_option_that_cannot_be_meant_is_refused(
     assert tune(*arguments) == 2
     (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("mtplx: ")]
     assert named in line
-
-
-def test_profiles_are_listed_shown_carried_and_forgotten(
-    tune: Tune, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The whole life of a profile after it was saved."""
-    assert run(["profile", "list"]) == 0
-    assert "There are no profiles" in capsys.readouterr().err
-    assert run(["profile", "show"]) == 1
-    assert tune() == 0
-    name = profiles(config)[0].stem
-    capsys.readouterr()
-    assert run(["profile", "list"]) == 0
-    assert name in (out := capsys.readouterr().out)
-    assert "It fits this machine." in out
-    assert run(["profile", "show", name, "--chart", str(tmp_path / "c.svg")]) == 0
-    assert "draft step" in capsys.readouterr().out
-    assert (tmp_path / "c.svg").is_file()
-    assert run(["profile", "show", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["name"] == name
-    assert run(["profile", "export", name, str(tmp_path / "p.toml")]) == 0
-    assert run(["profile", "forget", name[:6]]) == 0
-    assert profiles(config) == []
-    assert run(["profile", "import", str(tmp_path / "p.toml")]) == 0
-    assert profiles(config)[0].read_bytes() == (tmp_path / "p.toml").read_bytes()
-    assert run(["profile", "show", "nothing"]) == 2
-    assert name in capsys.readouterr().err
-    assert run(["profile", "forget", "--all"]) == 0
-    assert profiles(config) == []
-
-
-def test_a_broken_profile_is_listed_and_can_be_forgotten(
-    tune: Tune, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Nobody has to find the file by hand."""
-    assert tune() == 0
-    (path,) = profiles(config)
-    path.write_text("[[[")
-    capsys.readouterr()
-    assert run(["profile", "list"]) == 0
-    assert "line 1" in capsys.readouterr().out
-    assert run(["profile", "show"]) == 1
-    assert run(["profile", "forget", path.stem]) == 0
-    assert profiles(config) == []
 
 
 @pytest.mark.slow

@@ -2,11 +2,18 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+import pytest
+
+from mtplx.loading import pull as pulling
+from mtplx.loading.hub import download
 from mtplx.loading.hub_cache import repo_folder
 from mtplx.loading.hub_record import Fetched, record
-from tests.loading.local_server import LARGE, SHA, etag
+from mtplx.loading.pull import Pulled, pull
+from mtplx.loading.resolve import NOWHERE
+from tests.loading.local_server import LARGE, REPO, SHA, etag
 
 CHECKPOINT = {
     "config.json": json.dumps(
@@ -53,3 +60,21 @@ def listed(folder: Path) -> list[str]:
         for path in found
         if not path.name.startswith(".") and path.suffix != ".lock"
     )
+
+
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A hub cache with nothing in it, for lookups and downloads alike."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
+    monkeypatch.chdir(tmp_path)
+    for module in ("pull", "resolve", "hub"):
+        monkeypatch.setattr(f"mtplx.loading.{module}.hub_cache_dir", lambda: tmp_path / "hub")
+    return tmp_path / "hub"
+
+
+def pulled_from(
+    host: str, monkeypatch: pytest.MonkeyPatch, name: str = REPO, *, update: bool = False
+) -> Pulled:
+    """A model out of a hub at this address."""
+    monkeypatch.setattr(pulling, "download", partial(download, endpoint=host))
+    return pull(name, NOWHERE, update=update)

@@ -1,7 +1,6 @@
 """Pulling ends with a model of which every byte was compared."""
 
 import os
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,10 @@ import pytest
 from mtplx.errors import DownloadError, ModelNotFoundError
 from mtplx.loading import pull as pulling
 from mtplx.loading.catalogue import SMOLLM2
-from mtplx.loading.hub import download
 from mtplx.loading.hub_record import fetched_files
 from mtplx.loading.pull import Pulled, pull
 from mtplx.loading.resolve import NOWHERE, Places
-from tests.loading.hub_layout import CHECKPOINT, put_repo
+from tests.loading.hub_layout import CHECKPOINT, empty_cache, pulled_from, put_repo
 from tests.loading.local_server import REPO, SHA, hub_pages, serving
 
 NEW = "1" * 40
@@ -21,20 +19,7 @@ NEW = "1" * 40
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty hub cache, for lookups and downloads alike."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    monkeypatch.chdir(tmp_path)
-    for module in ("pull", "resolve", "hub"):
-        monkeypatch.setattr(f"mtplx.loading.{module}.hub_cache_dir", lambda: tmp_path / "hub")
-    return tmp_path / "hub"
-
-
-def pulled_from(
-    host: str, monkeypatch: pytest.MonkeyPatch, name: str = REPO, *, update: bool = False
-) -> Pulled:
-    monkeypatch.setattr(pulling, "download", partial(download, endpoint=host))
-    return pull(name, NOWHERE, update=update)
+    return empty_cache(tmp_path, monkeypatch)
 
 
 def test_a_checkpoint_is_pulled_at_one_revision(

@@ -1,23 +1,20 @@
 """A GGUF model in several files is one model: fetched, counted, listed and removed as such."""
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mtplx.errors import CheckpointError, DownloadError, ModelNotFoundError
-from mtplx.loading import pull as pulling
 from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_known import is_later_part, part_names
-from mtplx.loading.hub import download, hub_files
+from mtplx.loading.hub import hub_files
 from mtplx.loading.local_models import local_models
-from mtplx.loading.pull import Pulled, pull
 from mtplx.loading.remove import removal_of
 from mtplx.loading.resolve import NOWHERE, resolve
 from tests.foreign import write_gguf
-from tests.loading.hub_layout import listed, put_repo
+from tests.loading.hub_layout import empty_cache, listed, pulled_from, put_repo
 from tests.loading.local_server import REPO, hub_pages, serving
 
 NAMES = [f"big-{part:05d}-of-00003.gguf" for part in (1, 2, 3)]
@@ -36,17 +33,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    monkeypatch.chdir(tmp_path)
-    for module in ("pull", "resolve", "hub"):
-        monkeypatch.setattr(f"mtplx.loading.{module}.hub_cache_dir", lambda: tmp_path / "hub")
-    return tmp_path / "hub"
-
-
-def pulled_from(host: str, monkeypatch: pytest.MonkeyPatch, name: str) -> Pulled:
-    monkeypatch.setattr(pulling, "download", partial(download, endpoint=host))
-    return pull(name, NOWHERE)
+    return empty_cache(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", [REPO, f"{REPO}/{NAMES[0]}", f"{REPO}/{NAMES[2]}"])

@@ -12,6 +12,8 @@ from mtplx.tuner.run import Outcome, tune
 from mtplx.tuner.trial import Cell, Sample, Trial
 
 DRAFT = DraftOptions()
+LIKELY = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+RATES = dict.fromkeys(("chat", "code", "structured", "prose"), LIKELY)
 VERIFY_MS, DRAFT_MS, FIXED_MS = 20.0, 1.0, 0.5
 
 

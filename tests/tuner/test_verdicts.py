@@ -6,9 +6,8 @@ import pytest
 
 from mtplx.tuner.session import shuffled
 from mtplx.tuner.trial import WARM_UP
-from tests.tuner.scripted import VERIFY_MS, ScriptedBench, chosen, plan, run
+from tests.tuner.scripted import LIKELY, VERIFY_MS, ScriptedBench, chosen, plan, run
 
-LIKELY = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 UNLIKELY = (0.3, 0.2, 0.1, 0.1, 0.1, 0.1, 0.1)
 
 
