@@ -167,6 +167,11 @@ def draw(probs: mx.array, uniforms: mx.array, *, maker: Maker | None = None) -> 
     if maker is not None:
         rows = probs.reshape(-1, probs.shape[-1])
         return sampler.draw(rows, uniforms.reshape(-1, 2), maker=maker).reshape(probs.shape[:-1])
+    return draw_by_operations(probs, uniforms)
+
+
+def draw_by_operations(probs: mx.array, uniforms: mx.array) -> mx.array:
+    """As `draw`, by MLX's operations wherever it runs."""
     segments = split(probs, _SEGMENT)  # [..., S / 256, 256]
     chosen = _first_past(mx.sum(segments, axis=-1), uniforms[..., :1])  # [..., 1]
     index = mx.broadcast_to(chosen[..., None], (*chosen.shape, segments.shape[-1]))

@@ -1,4 +1,4 @@
-"""How fast kernels read packed weights, by format and number of rows.
+"""How fast kernels are: products with packed weights, by format and number of rows.
 
 A product with few rows is bounded by reading the weights, so it is told in bytes of them per
 second, beside what this machine can read. The matrices hold random bits.
@@ -40,7 +40,8 @@ NUM_REPEATS = 9
 OURS, MLX = "mtplx", "mlx"
 
 Product = Callable[[mx.array], mx.array]
-Seconds = Callable[[Callable[[], mx.array]], float]
+Run = Callable[[], mx.array | list[mx.array]]
+Seconds = Callable[[Run], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +60,29 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One product: whose kernel, and how many rows of activations."""
+    """What is timed: whose kernel, for how many rows, and the bytes that its speed is told in."""
 
     kernel: str
     num_rows: int
-    run: Callable[[], mx.array]
+    num_bytes: int
+    run: Run
 
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """What one product reached. gb_per_s: bytes of weights over time, by repeat."""
+    """What one arm reached. name: the weights' format, or the step. gb_per_s: by repeat."""
 
-    format: str
+    name: str
     kernel: str
     num_rows: int
     gb_per_s: Spread
     share_of_ceiling: float
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self, kind: str) -> dict[str, object]:
+        """Plain values. kind: what the name is of."""
         speed = self.gb_per_s
         return {
-            "format": self.format,
+            kind: self.name,
             "kernel": self.kernel,
             "rows": self.num_rows,
             "gb_per_s": speed.median,
@@ -98,24 +101,30 @@ def require_gpu() -> None:
         )
 
 
-def seconds(run: Callable[[], mx.array]) -> float:
-    """How long a product takes, from asking for it to having it."""
+def seconds(run: Run) -> float:
+    """How long computing takes. Saying what is to be computed is left out: where tokens are
+    decoded, the host does that while the GPU works."""
+    asked = run()
     started_s = time.perf_counter()
-    mx.eval(run())
+    mx.eval(asked)
     return time.perf_counter() - started_s
 
 
 def measure_format(
     name: str, matrix: Packed, ceiling: float, took: Seconds = seconds, maker: Maker = metal
 ) -> list[KernelRow]:
-    """Ours and MLX's with every number of rows, in turns. ceiling: bytes per second."""
-    arms = make_arms(matrix, maker)
+    """Ours and MLX's product with every number of rows. ceiling: bytes per second."""
+    return measure_arms(name, make_arms(matrix, maker), ceiling, took)
+
+
+def measure_arms(name: str, arms: Sequence[Arm], ceiling: float, took: Seconds) -> list[KernelRow]:
+    """All of them in turns. ceiling: bytes per second."""
     for arm in arms:
         took(arm.run)  # which compiles it
     speeds: dict[tuple[str, int], list[float]] = {(a.kernel, a.num_rows): [] for a in arms}
     for repeat in range(NUM_REPEATS):
         for arm in visiting_order(arms, repeat):
-            speeds[arm.kernel, arm.num_rows].append(matrix.num_bytes / took(arm.run) / 1e9)
+            speeds[arm.kernel, arm.num_rows].append(arm.num_bytes / took(arm.run) / 1e9)
     return [_row(name, *key, values, ceiling / 1e9) for key, values in speeds.items()]
 
 
@@ -134,9 +143,9 @@ def make_arms(matrix: Packed, maker: Maker) -> list[Arm]:
         x = mx.random.normal((num_rows, matrix.weight.shape[1]), mx.float16, key=key)
         mx.eval(x)
         ours = partial(multiply, x, matrix.weight, maker=maker)
-        arms.append(Arm(OURS, num_rows, ours))
+        arms.append(Arm(OURS, num_rows, matrix.num_bytes, ours))
         if matrix.theirs is not None:
-            arms.append(Arm(MLX, num_rows, partial(matrix.theirs, x)))
+            arms.append(Arm(MLX, num_rows, matrix.num_bytes, partial(matrix.theirs, x)))
     return arms
 
 
@@ -254,17 +263,17 @@ FORMATS: Mapping[str, Callable[[int], Packed]] = {
 }
 
 
-def kernel_table(rows: Sequence[KernelRow], ceiling: float) -> Table:
-    """GB/s of each format and kernel, a column for each number of rows."""
+def kernel_table(kind: str, rows: Sequence[KernelRow], title: str) -> Table:
+    """GB/s of each name and kernel, a column for each number of rows. kind: what names are of."""
     lines: dict[tuple[str, str], dict[int, KernelRow]] = {}
     for row in rows:
-        lines.setdefault((row.format, row.kernel), {})[row.num_rows] = row
+        lines.setdefault((row.name, row.kernel), {})[row.num_rows] = row
+    numbers = sorted({row.num_rows for row in rows})
     cells = tuple(
-        (*names, *(_cell(found[num_rows]) for num_rows in NUM_ROWS))
+        (*names, *(_cell(found[num_rows]) for num_rows in numbers))
         for names, found in lines.items()
     )
-    title = f"GB/s of weights, and the share of the {ceiling / 1e9:.0f} GB/s this machine reads"
-    columns = ("format", "kernel", *(f"{n} row{'s' * (n > 1)}" for n in NUM_ROWS))
+    columns = (kind, "kernel", *(f"{n} row{'s' * (n > 1)}" for n in numbers))
     return Table(title, columns, cells, num_left=2)
 
 

@@ -54,7 +54,7 @@ Kernels = Annotated[
     bool,
     typer.Option(
         "--kernels",
-        help="Measure how fast kernels read packed weights; needs a Metal GPU and no model.",
+        help="Measure how fast kernels multiply and choose tokens; needs a Metal GPU and no model.",
     ),
 ]
 Json = Annotated[
@@ -108,19 +108,28 @@ def _bench_kernels(*, quiet: bool) -> None:
         measure_format,
         require_gpu,
     )
+    from mtplx.bench.sampler_kernels import STEPS, measure_step, steps
     from mtplx.machine import machine
 
     require_gpu()
     ceiling = read_ceiling(NUM_BYTES).all_threads
-    rows = []
+    products, sampler = [], []
+    total = len(FORMATS) + len(STEPS)
     with _progress(quiet) as tell, insistent(tell) as progress:
         for done, (name, matrix) in enumerate(matrices()):
-            progress(done, len(FORMATS), name)
-            rows += measure_format(name, matrix, ceiling)
+            progress(done, total, name)
+            products += measure_format(name, matrix, ceiling)
+        for done, (name, cases) in enumerate(steps(), len(FORMATS)):
+            progress(done, total, name)
+            sampler += measure_step(name, cases, ceiling)
     if not quiet:
-        _console().print(_drawn(kernel_table(rows, ceiling)))
+        share = f"and the share of the {ceiling / 1e9:.0f} GB/s this machine reads"
+        _console().print(_drawn(kernel_table("format", products, f"GB/s of weights, {share}")))
+        title = f"GB/s of what a step takes and gives, {share}"
+        _console().print(_drawn(kernel_table("step", sampler, title)))
     told = {
-        "kernels": [row.to_json() for row in rows],
+        "kernels": [row.to_json("format") for row in products],
+        "sampler": [row.to_json("step") for row in sampler],
         "machine": {**machine(), "read_gb_per_s": ceiling / 1e9},
     }
     write(json_format.dumps(told, allow_nan=False) + "\n")

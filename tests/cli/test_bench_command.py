@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from mtplx.bench import ceiling, kernels
+from mtplx.bench import ceiling, kernels, sampler_kernels
 from mtplx.cli.app import run
 
 TINY = ["--classes", "chat", "--prompts", "1", "--max-tokens", "2", "--rounds", "1"]
@@ -59,12 +59,17 @@ def test_kernels_are_not_measured_without_a_gpu(capsys: pytest.CaptureFixture[st
 def test_kernels_are_told_in_a_table_and_in_json(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table on standard error; by a clock that lets each product take a millisecond."""
+    """The tables on standard error; by a clock that lets each product and step take a
+    millisecond."""
     small = [("Q6_K", kernels.FORMATS["Q6_K"](1 << 20))]
+    step = [("softmax", [sampler_kernels.STEPS["softmax"](4, 1000, 1)])]
     scripted = partial(kernels.measure_format, took=lambda _: 1e-3)
+    scripted_step = partial(sampler_kernels.measure_step, took=lambda _: 1e-3)
     monkeypatch.setattr(kernels, "require_gpu", lambda: None)
     monkeypatch.setattr(kernels, "matrices", lambda: iter(small))
     monkeypatch.setattr(kernels, "measure_format", scripted)
+    monkeypatch.setattr(sampler_kernels, "steps", lambda: iter(step))
+    monkeypatch.setattr(sampler_kernels, "measure_step", scripted_step)
     monkeypatch.setattr(ceiling, "read_ceiling", lambda _: ceiling.ReadCeiling("gpu", 2e9, 2e9))
     assert run(["bench", "--kernels", *(["--json"] if quiet else [])]) == 0
     out, err = capsys.readouterr()
@@ -74,8 +79,14 @@ def test_kernels_are_told_in_a_table_and_in_json(
         ("Q6_K", rows) for rows in kernels.NUM_ROWS
     ]
     assert told["kernels"][0]["gb_per_s"] == pytest.approx(small[0][1].num_bytes / 1e6)
+    assert [(row["step"], row["kernel"]) for row in told["sampler"]] == [
+        ("softmax", kernels.OURS),
+        ("softmax", kernels.MLX),
+    ]
+    assert told["sampler"][0]["gb_per_s"] == pytest.approx(6 * 4 * 1000 / 1e6)
     assert told["machine"]["read_gb_per_s"] == 2.0
     assert ("Q6_K" in err and "8 rows" in err) != quiet
+    assert ("softmax" in err and "4 rows" in err) != quiet
 
 
 @pytest.mark.slow
