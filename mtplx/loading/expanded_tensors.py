@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -19,17 +19,15 @@ import mlx.core as mx
 from mtplx.errors import CheckpointError
 from mtplx.kernels.source import Maker, metal
 from mtplx.kernels.tiling import Tiling
+from mtplx.loading.foreign_matrices import Packed, packed_matrices
 from mtplx.loading.foreign_packing import (
-    CODES,
     FP8_BLOCK,
-    SCALES,
     Fault,
-    Packed,
     expanded,
     faults,
     kept,
-    packed_matrices,
     refuse,
+    turned,
 )
 from mtplx.loading.stored_tensors import read_config
 from mtplx.models.family import Tensors
@@ -37,7 +35,7 @@ from mtplx.models.packed import PackedMatrix, PackedPart
 from mtplx.models.packed_weights import REARRANGED, UNLIKE, PackedWeights, Placement
 
 # Scales of activations and of the attention cache, which stay as they are computed.
-_NOT_OF_WEIGHTS = re.compile(r"\.(input_scale|input_global_scale|output_scale|[qkv]_scale)$")
+_NOT_OF_WEIGHTS = re.compile(r"([._](input|input_global|output|activation)_scale|\.[qkv]_scale)$")
 _AT_ONCE = 256  # faults that are looked for in one evaluation, which waits for the device
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 # What mlx-lm's code says of tensors that it does not expect.
@@ -71,6 +69,7 @@ class Form(Enum):
 
     WHOLE = "a matrix of its shape"
     ROWS = "the numbers of its rows"
+    COLUMNS = "the numbers of its columns, as those of rows that lie the other way"
     EXPANDED = "its weights"
 
 
@@ -79,13 +78,19 @@ class Foreign:
     """A foreign packed matrix.
 
     whole: its weights, lazy. matrix: as it is, where our kernels multiply it so. why: it is
-    expanded, where that is to be told.
+    expanded, where that is to be told. turned: the matrix with rows for columns, as some files have
+    stacks of experts.
     """
 
     whole: mx.array
     matrix: PackedMatrix | None
     form: Form
     why: str | None
+    turned: PackedMatrix | None = None
+
+    def turn(self) -> None:
+        assert self.turned is not None
+        self.form, self.matrix, self.turned = Form.COLUMNS, self.turned, None
 
     def expand(self, why: str | None) -> None:
         self.form, self.why = Form.EXPANDED, why
@@ -117,8 +122,10 @@ class ForeignTensors:
             standing[name] = each.whole
             if each.matrix is not None and each.form is Form.WHOLE:
                 standing[name] = packed.stand_in(PackedPart(each.matrix), name)
-            elif each.matrix is not None and each.form is Form.ROWS:
-                standing[name] = packed.row_numbers(each.matrix, name)
+            elif each.matrix is not None and each.form is not Form.EXPANDED:
+                numbers = packed.row_numbers(each.matrix, name)
+                turned = each.form is Form.COLUMNS
+                standing[name] = mx.swapaxes(numbers, -1, -2) if turned else numbers
         return standing
 
 
@@ -128,10 +135,11 @@ def foreign_tensors(tensors: Tensors, manner: Manner) -> ForeignTensors:
     Raises CheckpointError, naming the tensor, where a scale is missing or no number, and
     UnsupportedTensorError for a packing that is not known.
     """
-    matrices = {}
+    matrices, stored = {}, set[str]()
     possible: list[Fault] = []
     for packed in packed_matrices(tensors):
-        matrices[f"{packed.base}.weight"] = _foreign(packed, manner)
+        matrices[packed.name] = _foreign(packed, manner)
+        stored.update(packed.stored)
         possible += faults(packed) if manner.reads else ()
         if len(possible) > _AT_ONCE:
             refuse(possible)
@@ -142,7 +150,7 @@ def foreign_tensors(tensors: Tensors, manner: Manner) -> ForeignTensors:
     others = {
         name: array
         for name, array in tensors.items()
-        if f"{_base(name)}.weight" not in matrices and not _NOT_OF_WEIGHTS.search(name)
+        if name not in stored and not _NOT_OF_WEIGHTS.search(name)
     }
     found = ForeignTensors(others, matrices)
     _expand_unlike_experts(found)
@@ -160,6 +168,8 @@ def _foreign(packed: Packed, manner: Manner) -> Foreign:
         foreign.matrix = PackedMatrix(weight, manner.dtype, manner.maker, manner.tiling)
         in_parts = weight.codes.ndim > 2 or _EXPERT.search(packed.base)
         foreign.form = Form.ROWS if in_parts else Form.WHOLE
+        other = turned(packed, manner.block) if weight.codes.ndim > 2 else None
+        foreign.turned = None if other is None else replace(foreign.matrix, weight=other)
     return foreign
 
 
@@ -193,14 +203,11 @@ def placed(foreign: ForeignTensors, named: Callable[[Tensors], tuple[Any, Tensor
     """
     while True:
         packed = PackedWeights()
-        by_rows = [each for each in foreign.matrices.values() if each.form is Form.ROWS]
         try:
             model, weights = named(foreign.standing(packed))
         except MLX_LM_ERRORS:
-            if not by_rows:
+            if not _with_less_as_numbers(foreign):
                 raise
-            for each in by_rows:
-                each.expand(REARRANGED)
             continue
         placement = packed.places(model, weights)
         if not placement.failed:
@@ -209,8 +216,23 @@ def placed(foreign: ForeignTensors, named: Callable[[Tensors], tuple[Any, Tensor
             each = foreign.matrices[name]
             if each.form is Form.WHOLE and why == REARRANGED:
                 each.form = Form.ROWS
+            elif each.turned is not None and why == REARRANGED:
+                each.turn()
             else:
                 each.expand(why)
+
+
+def _with_less_as_numbers(foreign: ForeignTensors) -> bool:
+    """Put something else in the place of numbers that mlx-lm's code stumbled over; whether there
+    were any."""
+    numbers = (Form.ROWS, Form.COLUMNS)
+    standing = [each for each in foreign.matrices.values() if each.form in numbers]
+    turnable = [each for each in standing if each.turned is not None]
+    for each in turnable:
+        each.turn()
+    for each in [] if turnable else standing:
+        each.expand(REARRANGED)
+    return bool(standing)
 
 
 def told_expanded(foreign: ForeignTensors) -> str | None:
@@ -223,12 +245,6 @@ def told_expanded(foreign: ForeignTensors) -> str | None:
         return None
     parts = [f"{len(names)} such as {min(names)} ({why})" for why, names in reasons.items()]
     return f"Some packed matrices are expanded: {'; '.join(parts)}."
-
-
-def _base(name: str) -> str:
-    """A name without the ending that tells what it is of a matrix."""
-    ending = next((each for each in (*CODES, *SCALES) if name.endswith(each)), "")
-    return name.removesuffix(ending)
 
 
 def fp8_block(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -141,6 +141,8 @@ class PackedWeights:
     def _runs(self, numbers: mx.array) -> list[_Run]:
         """Rows that follow each other, of one matrix each."""
         flat: npt.NDArray[np.int64] = np.array(numbers).reshape(-1)
+        if not len(flat):
+            return []
         sources = np.searchsorted(self._starts, flat, side="right") - 1
         ends = np.flatnonzero((np.diff(flat) != 1) | (np.diff(sources) != 0)) + 1
         found = []

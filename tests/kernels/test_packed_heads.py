@@ -30,6 +30,7 @@ FEW = replace(GREEDY, max_tokens=5)
 RECIPES: dict[str, tuple[Recipe, str]] = {
     "qwen3_5_moe": (qwen.QWEN3_5_MOE, "ModelOpt NVFP4"),
     "qwen3_5_moe, fused": (qwen.QWEN3_5_MOE, "FP8 by rows"),
+    "qwen3_5_moe, fused, bare": (qwen.QWEN3_5_MOE, "FP8 by tiles that do not"),
     "deepseek_v3": (test_deepseek.RECIPE, "FP8 by tiles that fit"),
 }
 EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
@@ -66,7 +67,7 @@ def made(
         packed |= {f"{base}.{part}": each for part, each in parts.items()}
         num_bytes += sum(a.nbytes for a in parts.values())
     if "fused" in request.param:
-        packed = fused(packed)
+        packed = fused(packed, bare="bare" in request.param)
     told: dict[str, Any] = config | {"quantization_config": dict(PACKINGS[kind].config)}
     folder = write(path / "packed", told, {"model.safetensors": packed})
     dense = write(path / "dense", config, {"model.safetensors": tensors})
@@ -76,8 +77,11 @@ def made(
     mx.enable_compile()
 
 
-def fused(packed: Tensors) -> Tensors:
-    """Experts of a layer in one tensor, gate and up of each one behind the other."""
+def fused(packed: Tensors, *, bare: bool) -> Tensors:
+    """Experts of a layer in one tensor, gate and up of each one behind the other.
+
+    bare: named as transformers does, without `.weight`.
+    """
     found: dict[str, dict[int, mx.array]] = {}
     others: Tensors = {}
     for name, array in packed.items():
@@ -92,7 +96,8 @@ def fused(packed: Tensors) -> Tensors:
             up = found[f"{layer}.up_proj.{part}"]
             whole = mx.concatenate([whole, mx.stack([up[e] for e in range(len(up))])], axis=1)
         if projection != "up_proj":
-            others[f"{layer}.{projection.replace('gate', 'gate_up')}.{part}"] = whole
+            ending = part.removeprefix("weight") if bare else f".{part}"
+            others[f"{layer}.{projection.replace('gate', 'gate_up')}{ending}"] = whole
     return others
 
 
