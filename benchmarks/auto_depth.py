@@ -1,10 +1,11 @@
 """Is the depth that is chosen as good as the best that could have been asked for?
 
-    python -m benchmarks.auto_depth --rounds 5 --max-tokens 96
+    python -m benchmarks.auto_depth --rounds 5 --prompts 3 --max-tokens 96
 
 One run of the default model, arms side by side for each prompt and in an order that favours none:
 plain decoding, every depth from 1 to 7, and auto. The texts are chat, code, structured and prose,
-each after a short and after a long prompt, and a prompt of random tokens that nothing foresees.
+each after a short and after a long prompt, and prompts of random tokens that nothing foresees.
+Each row has several texts: of a single one, seven depths are seven tries to fit its accidents.
 Every reply begins on a state of its own, so auto knows of a text nothing at first; what rounds
 take it learns once for the process, as in any other.
 
@@ -74,7 +75,7 @@ class Row:
 
 
 def make_cases(model: "LoadedModel", num_prompts: int, long_tokens: int) -> "list[Case]":
-    """The prompts, each short and long, and one of random tokens."""
+    """The prompts, each short and long, and as many of random tokens."""
     from mtplx.bench.arms import make_cases
     from mtplx.prompts import Prompt
 
@@ -86,7 +87,7 @@ def make_cases(model: "LoadedModel", num_prompts: int, long_tokens: int) -> "lis
             prompts.append(Prompt(f"{kind}, short", prompt.text))
             text = _lengthened(model, behind, prompt.text, long_tokens)
             prompts.append(Prompt(f"{kind}, long", text))
-    prompts.append(Prompt(RANDOM, _random_text(model)))
+    prompts += [Prompt(RANDOM, _random_text(model, seed)) for seed in range(num_prompts)]
     return list(make_cases(model, tuple(prompts), 1))
 
 
@@ -101,10 +102,10 @@ def _lengthened(model: "LoadedModel", texts: Sequence[str], question: str, num_t
     return "These are earlier questions.\n\n" + "\n\n".join(notes) + f"\n\nNow: {question}"
 
 
-def _random_text(model: "LoadedModel") -> str:
+def _random_text(model: "LoadedModel", seed: int) -> str:
     import numpy as np
 
-    ids = np.random.default_rng(11).integers(300, model.target.vocab_size, 64)
+    ids = np.random.default_rng([11, seed]).integers(300, model.target.vocab_size, 64)
     return model.tokenizer.decode([int(i) for i in ids])
 
 
@@ -210,7 +211,7 @@ def main() -> int:
     )
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--prompts", type=int, default=1, help="of each class")
+    parser.add_argument("--prompts", type=int, default=3, help="of each class")
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--long", type=int, default=1500, help="tokens before a long question")
     parser.add_argument("--only", default="", help="rows whose names begin so: chat,random")

@@ -15,8 +15,10 @@ from mtplx.lookup import MIN_MATCH, Continuation
 # another text each time.
 _STEP_COST = 0.08  # of a token that the head drafts, which is a pass through the head
 _ROW_COST = 0.1  # of a row more to verify, where plain decoding is the alternative
-_LONG_MATCHES = (5, 8, 16)  # recurrences are told apart by their length: up to these, and above
-_EXPECTED = (0.35, 0.5, 0.65, 0.8)  # of those, how often the next token recurs too, at first
+# Recurrences are told apart by their length: up to these, and above. In 51 replies of the default
+# model 0.6, 0.8, 0.9, 0.93 and 0.95 of them went on; expected is less, since runs end.
+_LONG_MATCHES = (3, 5, 8, 16)
+_EXPECTED = (0.5, 0.7, 0.8, 0.8, 0.8)  # how often the next token recurs too, at first
 _EVEN: Mapping[str, tuple[float, ...]] = {"": (0.5,)}
 _LEAST = 1e-3  # of a class's weight, so that a text may become another
 _CARRIED = 0.8  # of what is learnt at a position, that is expected at the next as well
@@ -97,9 +99,15 @@ class Gains:
         return values
 
     def recurrence(self, found: Continuation, num_tokens: int) -> list[float]:
-        """How likely the text goes on like the passage for 1, 2, ... tokens."""
-        recurs = self._passage(found).value if found.token_ids else 0.0
-        return [recurs ** (i + 1) for i in range(num_tokens)]
+        """How likely the text goes on like the passage for 1, 2, ... tokens.
+
+        Each token that recurs makes the match longer, and the next one likelier.
+        """
+        chances, reached = [], 1.0
+        for i in range(min(num_tokens, len(found.token_ids))):
+            reached *= self._passage(found.num_matched + i).value
+            chances.append(reached)
+        return chances + [0.0] * (num_tokens - len(chances))
 
     def learn(
         self, found: Continuation, emitted: Sequence[int], num_head: int, *, stopped: bool = False
@@ -114,8 +122,8 @@ class Gains:
             is_accepted = position < min(len(emitted) - 1, num_head)
             self._kinds.learn(position, is_accepted)
             self._head[position].learn(is_accepted)
-        for proposed, token_id in zip(found.token_ids, emitted, strict=False):
-            self._passage(found).learn(proposed == token_id)
+        for i, (proposed, token_id) in enumerate(zip(found.token_ids, emitted, strict=False)):
+            self._passage(found.num_matched + i).learn(proposed == token_id)
             if proposed != token_id:
                 return
 
@@ -127,9 +135,10 @@ class Gains:
     def _reach(self, num_positions: int) -> None:
         self._head += [Rate(0.5) for _ in range(num_positions - len(self._head))]
 
-    def _passage(self, found: Continuation) -> Rate:
-        assert found.num_matched >= MIN_MATCH
-        return self._passages[sum(found.num_matched > length for length in _LONG_MATCHES)]
+    def _passage(self, num_matched: int) -> Rate:
+        """How often the next token recurs too where so many did."""
+        assert num_matched >= MIN_MATCH
+        return self._passages[sum(num_matched > length for length in _LONG_MATCHES)]
 
 
 class Kinds:

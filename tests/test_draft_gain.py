@@ -69,6 +69,19 @@ def test_long_recurrences_are_told_from_short_ones() -> None:
     assert gains.plan(2, Continuation((5, 6), 40), head=True) == (0, 2)
 
 
+def test_a_recurrence_gets_likelier_as_it_grows() -> None:
+    """The sixth token of one that began with three has eight before it, like the first of such."""
+    runs = [Continuation((5, 6, 7, 8), 3), Continuation((5,), 8)]
+    gains = Gains()
+    for _ in range(50):
+        gains.learn(runs[0], [99], 0)
+        gains.learn(runs[1], [5, 1], 0)
+    three, long = (gains.recurrence(Continuation((1,) * 8, n), 8) for n in (3, 7))
+    assert three[0] < 0.1
+    assert long[1] > 0.9 * long[0]
+    assert three[5] / three[4] == pytest.approx(long[1] / long[0])
+
+
 def test_a_rate_forgets() -> None:
     """It begins as what was expected and follows a change within a few hundred outcomes."""
     rate = Rate(0.5)
