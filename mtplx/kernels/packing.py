@@ -37,7 +37,9 @@ class PackedWeight:
 
     codes: uint8 [N, row bytes] or [E, N, row bytes]. scales, biases: planes that some formats have
     besides, with a line for each row or for each `shared_rows` of them. multiplier: [N] or [E * N]
-    float32, what the sums of a row are multiplied with.
+    float32, what the sums of a row are multiplied with. run: where weights cannot be taken `PART`
+    at a time, how many of them there are before codes without a meaning fill up such a part; 0
+    elsewhere.
     """
 
     packing: Packing
@@ -46,6 +48,37 @@ class PackedWeight:
     scales: mx.array | None = None
     biases: mx.array | None = None
     multiplier: mx.array | None = None
+    run: int = 0
+
+    @property
+    def places(self) -> int:
+        """Of the codes of a row, with those that have no meaning."""
+        columns = self.shape[-1]
+        return -(-columns // self.run) * _in_parts(self.run) if self.run else columns
+
+    def spread(self, x: mx.array) -> mx.array:
+        """Activations [.., K] in the places of their weights, with zeros between: what kernels
+        take."""
+        return spread(x, self.run) if self.run else x
+
+    def gathered(self, y: mx.array) -> mx.array:
+        """[.., K] of what stands in the places of weights."""
+        if not self.run:
+            return y
+        runs = mx.unflatten(y, -1, (-1, _in_parts(self.run)))[..., : self.run]
+        return mx.flatten(runs, -2)[..., : self.shape[-1]]
+
+
+def spread(array: mx.array, run: int) -> mx.array:
+    """The last axis in runs of this length, each with zeros behind it up to whole parts."""
+    missing = [(0, 0)] * (array.ndim - 1)
+    whole = mx.pad(array, [*missing, (0, -array.shape[-1] % run)])
+    runs = mx.unflatten(whole, -1, (-1, run))
+    return mx.flatten(mx.pad(runs, [*missing, (0, 0), (0, -run % PART)]), -2)
+
+
+def _in_parts(length: int) -> int:
+    return -(-length // PART) * PART
 
 
 def _plain(*names: str, block: int) -> dict[str, Packing]:
@@ -124,22 +157,27 @@ def fp8_weight(
     scales: one number, [.., N, 1], or one for each tile of rows and columns: [.., N / tile[0],
     K / tile[1]], both rounded up; float32, bfloat16, or uint8 as E8M0.
     """
-    *stack, rows, columns = codes.shape
+    shape = codes.shape
+    *stack, rows, columns = shape
     scales = powers_of_two(scales) if scales.dtype == mx.uint8 else scales
-    if scales.size == 1 or scales.shape == (*codes.shape[:-1], 1):
-        one = () if scales.size == 1 else codes.shape[:-1]
-        multiplier = _for_rows(scales.reshape(one), codes.shape[:-1])
-        return PackedWeight(_FP8_ROWS, codes.shape, codes, multiplier=multiplier)
-    if scales.shape != (*stack, -(-rows // tile[0]), -(-columns // tile[1])) or tile[1] % 16:
+    by_rows = scales.size == 1 or scales.shape == (*shape[:-1], 1)
+    run = columns if by_rows or tile[1] % PART == 0 else min(tile[1], columns)
+    run = run if run % PART else 0
+    codes = spread(codes, run) if run else codes
+    if by_rows:
+        one = () if scales.size == 1 else shape[:-1]
+        multiplier = _for_rows(scales.reshape(one), shape[:-1])
+        return PackedWeight(_FP8_ROWS, shape, codes, multiplier=multiplier, run=run)
+    if scales.shape != (*stack, -(-rows // tile[0]), -(-columns // tile[1])):
         raise CheckpointError(
-            f"FP8 weights of shape {codes.shape} have scales of shape {scales.shape}; one for all, "
+            f"FP8 weights of shape {shape} have scales of shape {scales.shape}; one for all, "
             f"one a row or one for each {tile[0]} x {tile[1]} weights is understood."
         )
     if stack and rows % tile[0]:  # a line of scales would be shared by two experts
         scales, tile = mx.repeat(scales, tile[0], -2)[..., :rows, :], (1, tile[1])
-    template = (("S", scales.dtype), ("ROWS", tile[0]), ("COLUMNS", tile[1]))
+    template = (("S", scales.dtype), ("ROWS", tile[0]), ("COLUMNS", _in_parts(tile[1])))
     packing = Packing(("small_floats", "fp8_blocks"), 16, template, shared_rows=tile[0])
-    return PackedWeight(packing, codes.shape, codes, scales)
+    return PackedWeight(packing, shape, codes, scales, run=run)
 
 
 def powers_of_two(exponents: mx.array) -> mx.array:
@@ -154,14 +192,26 @@ def affine_weight(
 ) -> PackedWeight:
     """MLX's affine formats of 2 to 8 bits, and compressed-tensors' whole numbers, which have none.
 
-    codes: uint32 [.., N, K bits / 32]. scales, biases: [.., N, K / group], of one floating type.
-    biases: None where half the range of the codes stands for zero.
+    codes: uint32 [.., N, K bits / 32], rounded up. scales, biases: [.., N, K / group], of one
+    floating type. biases: None where half the range of the codes stands for zero.
     """
     as_bytes = codes.view(mx.uint8)
-    columns = as_bytes.shape[-1] * 8 // bits
-    template = (("BITS", bits), ("GROUP", group), ("CENTRED", biases is None), ("S", scales.dtype))
-    packing = Packing(("affine",), group, template)
-    return PackedWeight(packing, (*codes.shape[:-1], columns), as_bytes, scales, biases)
+    columns = group * scales.shape[-1]
+    run, whole = group if group % PART else 0, _in_parts(group)
+    if run:
+        as_bytes = _fields_in_parts(as_bytes, bits, columns, run)
+    template = (("BITS", bits), ("GROUP", whole), ("CENTRED", biases is None), ("S", scales.dtype))
+    packing = Packing(("affine",), whole, template)
+    shape = (*codes.shape[:-1], columns)
+    return PackedWeight(packing, shape, as_bytes, scales, biases, run=run)
+
+
+def _fields_in_parts(codes: mx.array, bits: int, columns: int, run: int) -> mx.array:
+    """Bytes of whole fields of 2, 4 or 8 bits, spread."""
+    shifts = mx.arange(0, 8, bits, dtype=mx.uint8)
+    fields = mx.flatten((codes[..., None] >> shifts) & (2**bits - 1), -2)[..., :columns]
+    apart = mx.unflatten(spread(fields, run), -1, (-1, shifts.size))
+    return mx.sum(apart << shifts, axis=-1).astype(mx.uint8)
 
 
 def _two_planes(

@@ -101,7 +101,7 @@ def multiply(
     x: float16, bfloat16 or float32. Sums are float32. Up to eight rows, the sums of a row are the
     same to the last bit whatever the number of rows, and the weights are read once.
     """
-    width = weight.shape[0]
+    width, x = weight.shape[0], weight.spread(x)
     inputs = [*_planes(weight), x, *_of_rows(weight.multiplier, bias)]
     if len(x) <= MOST_ROWS:
         kernel = _kernel("matvec", weight.packing.files, _OPERANDS, _MATVEC, maker)
@@ -138,7 +138,7 @@ def multiply_by_experts(
     files = weight.packing.files
     inputs = (*_OPERANDS, "experts")
     kernel = _kernel("expert_matvec", files, inputs, _EXPERT_MATVEC, maker, ("matvec",))
-    width = weight.shape[1]
+    width, x = weight.shape[1], weight.spread(x)
     grid, group = _few_grid(width, len(experts), tiles.few)
     return kernel(
         inputs=[*_planes(weight), x, *_of_rows(weight.multiplier, None), experts],
@@ -171,7 +171,7 @@ def multiply_by_sorted_experts(
     inputs = (*_OPERANDS, "starts")
     used = ("experts", "matmul")
     kernel = _kernel("expert_matmul", files, inputs, _EXPERT_MATMUL, maker, used)
-    experts, width = weight.shape[:2]
+    (experts, width), x = weight.shape[:2], weight.spread(x)
     # No more tiles can be needed; those that are not return at once.
     most = len(x) // tiles.many.rows + min(experts, len(x))
     grid, group = _many_grid(width, most, tiles.many)
@@ -195,10 +195,10 @@ def embed(
     """Rows of the matrix: ids [M] uint32 -> [M, K] in `dtype`."""
     inputs = (*_PLANES, "ids", "multiplier")
     kernel = _kernel("gather", weight.packing.files, inputs, _GATHER, maker)
-    columns = weight.shape[1]
+    columns = weight.places
     parts = columns // PART
     multiplier, _ = _of_rows(weight.multiplier, None)
-    return kernel(
+    rows = kernel(
         inputs=[*_planes(weight), ids, multiplier],
         template=[
             ("T", dtype),
@@ -210,6 +210,7 @@ def embed(
         output_shapes=[(len(ids), columns)],
         output_dtypes=[dtype],
     )[0]
+    return weight.gathered(rows)
 
 
 def _few_grid(width: int, down: int, tile: RowTile) -> tuple[tuple[int, int, int], ...]:

@@ -34,13 +34,13 @@ def joined_rows(runs: Sequence[RowRun], stack: tuple[int, ...]) -> PackedWeight 
         return None
     codes = _plane([run.weight.codes for run in runs], runs)
     assert codes is not None
-    return PackedWeight(
-        first.packing,
-        (*stack, len(codes) // _size(stack), first.shape[-1]),
-        codes.reshape(*stack, -1, codes.shape[-1]),
-        _plane([run.weight.scales for run in runs], runs),
-        _plane([run.weight.biases for run in runs], runs),
-        _multiplier(runs),
+    return replace(
+        first,
+        shape=(*stack, len(codes) // _size(stack), first.shape[-1]),
+        codes=codes.reshape(*stack, -1, codes.shape[-1]),
+        scales=_plane([run.weight.scales for run in runs], runs),
+        biases=_plane([run.weight.biases for run in runs], runs),
+        multiplier=_multiplier(runs),
     )
 
 
@@ -52,13 +52,13 @@ def taken_rows(weight: PackedWeight, ids: mx.array) -> PackedWeight:
     def taken(plane: mx.array | None) -> mx.array | None:
         return None if plane is None else plane[ids]
 
-    return PackedWeight(
-        weight.packing,
-        (ids.size, weight.shape[-1]),
-        weight.codes[ids],
-        taken(weight.scales),
-        taken(weight.biases),
-        taken(weight.multiplier),
+    return replace(
+        weight,
+        shape=(ids.size, weight.shape[-1]),
+        codes=weight.codes[ids],
+        scales=taken(weight.scales),
+        biases=taken(weight.biases),
+        multiplier=taken(weight.multiplier),
     )
 
 
@@ -68,7 +68,8 @@ def num_rows_of(weight: PackedWeight) -> int:
 
 
 def _kind(weight: PackedWeight) -> tuple[object, ...]:
-    return weight.packing, weight.shape[-1], weight.scales is None, weight.biases is None
+    planes = weight.scales is None, weight.biases is None
+    return weight.packing, weight.shape[-1], weight.run, *planes
 
 
 def _with_own_scales(weight: PackedWeight) -> PackedWeight:

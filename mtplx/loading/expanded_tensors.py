@@ -161,10 +161,8 @@ def _foreign(packed: Packed, manner: Manner) -> Foreign:
     foreign = Foreign(
         expanded(packed, manner.block).astype(manner.dtype), None, Form.EXPANDED, manner.why
     )
-    weight = kept(packed, manner.block) if manner.keep else None
-    if isinstance(weight, str):
-        foreign.why = weight
-    elif weight is not None:
+    if manner.keep:
+        weight = kept(packed, manner.block)
         foreign.matrix = PackedMatrix(weight, manner.dtype, manner.maker, manner.tiling)
         in_parts = weight.codes.ndim > 2 or _EXPERT.search(packed.base)
         foreign.form = Form.ROWS if in_parts else Form.WHOLE

@@ -5,7 +5,7 @@ from math import prod
 
 import mlx.core as mx
 
-from mtplx.kernels.packing import PART, PackedWeight, fp8_weight, powers_of_two
+from mtplx.kernels.packing import PackedWeight, fp8_weight, powers_of_two
 from mtplx.loading.foreign_matrices import Packed
 
 Block = tuple[int, int]
@@ -25,12 +25,9 @@ def expanded_fp8(packed: Packed, block: Block) -> mx.array:
     return mx.from_fp8(packed.codes, mx.float32) * values
 
 
-def kept_fp8(packed: Packed, block: Block) -> PackedWeight | str:
-    """The matrix as kernels multiply it, lazy; or why they do not."""
+def kept_fp8(packed: Packed, block: Block) -> PackedWeight:
+    """The matrix as kernels multiply it, lazy."""
     scale, tile = _scales(packed, block)
-    lengths = (packed.codes.shape[-1], *(tile[1:] if tile else ()))
-    if (odd := next((length for length in lengths if length % PART), None)) is not None:
-        return not_in_parts(odd)
     if tile is not None:
         return fp8_weight(packed.codes, scale, tile)
     return fp8_weight(packed.codes, mx.broadcast_to(scale, (*packed.codes.shape[:-1], 1)))
@@ -45,13 +42,7 @@ def turned_fp8(packed: Packed, block: Block) -> PackedWeight | None:
     if tile != block and scale.shape[-2] != 1:
         return None
     codes, scale = (mx.contiguous(mx.swapaxes(a, -1, -2)) for a in (packed.codes, scale))
-    weight = kept_fp8(replace(packed, codes=codes, beside={"_scale": scale}), block[::-1])
-    return None if isinstance(weight, str) else weight
-
-
-def not_in_parts(length: int) -> str:
-    """Why kernels do not multiply what lies together in such numbers."""
-    return f"{length} weights that lie together are no multiple of {PART}"
+    return kept_fp8(replace(packed, codes=codes, beside={"_scale": scale}), block[::-1])
 
 
 def _scales(packed: Packed, block: Block) -> tuple[mx.array, Block | None]:

@@ -16,14 +16,13 @@ import mlx.core as mx
 from mtplx.errors import CheckpointError, UnsupportedTensorError
 from mtplx.kernels.packing import (
     FP8_TILE,
-    PART,
     PackedWeight,
     affine_weight,
     mxfp4_weight,
     mxfp8_weight,
     nvfp4_weight,
 )
-from mtplx.loading.foreign_fp8 import expanded_fp8, kept_fp8, not_in_parts, turned_fp8
+from mtplx.loading.foreign_fp8 import expanded_fp8, kept_fp8, turned_fp8
 from mtplx.loading.foreign_matrices import Packed
 
 FP8_BLOCK = (FP8_TILE, FP8_TILE)  # where config.json does not say otherwise
@@ -47,8 +46,8 @@ def expanded(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> mx.array:
     return _microscaled(packed, packed.need("_scale"))
 
 
-def kept(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> PackedWeight | str:
-    """The matrix as our kernels multiply it as it is, lazy; or why they do not.
+def kept(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> PackedWeight:
+    """The matrix as our kernels multiply it as it is, lazy.
 
     To be asked of what `expanded` knows: scales are taken to be of the right shape here.
     """
@@ -159,17 +158,15 @@ def _words(packed: Packed, scale: mx.array) -> mx.array:
     bits, group = _word_sizes(packed, scale)
     words = mx.view(packed.codes, mx.uint32)[..., None]
     codes = (words >> mx.arange(0, 32, bits, dtype=mx.uint32)) & (2**bits - 1)
-    width = group * scale.shape[-1]
-    weights = codes.reshape(*packed.codes.shape[:-1], width).astype(mx.float32) - 2 ** (bits - 1)
+    rows = codes.reshape(*packed.codes.shape[:-1], -1)[..., : group * scale.shape[-1]]
+    weights = rows.astype(mx.float32) - 2 ** (bits - 1)
     scaled: mx.array = weights * mx.repeat(scale.astype(mx.float32), group, -1)
     return scaled
 
 
-def _kept_words(packed: Packed) -> PackedWeight | str:
+def _kept_words(packed: Packed) -> PackedWeight:
     scale = packed.need("_scale")
     bits, group = _word_sizes(packed, scale)
-    if group % PART:
-        return not_in_parts(group)
     return affine_weight(mx.view(packed.codes, mx.uint32), scale, None, bits=bits, group=group)
 
 
@@ -186,8 +183,9 @@ def _word_sizes(packed: Packed, scale: mx.array) -> tuple[int, int]:
     width: int = shape.reshape(-1)[-1].item()  # type: ignore[assignment]
     if width < 1:
         raise packed.unknown(scale)
-    bits = 32 * packed.codes.shape[-1] // width
+    words = packed.codes.shape[-1]  # the last of which may be filled up
+    bits = next((each for each in (8, 4, 2) if -(-width * each // 32) == words), None)
     group, rest = divmod(width, scale.shape[-1])
-    if bits not in (2, 4, 8) or rest or packed.codes.shape[-1] * 32 != width * bits:
+    if bits is None or rest:
         raise packed.unknown(scale)
     return bits, group

@@ -226,17 +226,13 @@ def test_a_scale_of_another_shape_is_refused_by_name(
         read(folder)
 
 
-def test_what_no_kernel_multiplies_is_expanded_and_told() -> None:
-    """Rows of a length that is cut into no parts, and all matrices where none may stay."""
-    odd = {"l.weight": mx.array(FP8[:, :24]), "l.weight_scale": mx.array(1.0)}
-    told = told_expanded(foreign_tensors(odd, Manner(keep=True)))
-    assert told is not None
-    assert "1 such as l (24 weights that lie together are no multiple of 16)" in told
-    even = {"l.weight": mx.array(FP8), "l.weight_scale": mx.array(1.0)}
-    assert told_expanded(foreign_tensors(even, Manner(keep=True))) is None
-    split = told_expanded(foreign_tensors(even, usual_manner(packed=True, split=True)))
+def test_what_may_not_stay_packed_is_told() -> None:
+    """All matrices of a model that is split; none where everything is expanded anyway."""
+    tensors = {"l.weight": mx.array(FP8), "l.weight_scale": mx.array(1.0)}
+    assert told_expanded(foreign_tensors(tensors, Manner(keep=True))) is None
+    split = told_expanded(foreign_tensors(tensors, usual_manner(packed=True, split=True)))
     assert "1 such as l (the model is split over machines)" in str(split)
-    assert told_expanded(foreign_tensors(even, usual_manner())) is None
+    assert told_expanded(foreign_tensors(tensors, usual_manner())) is None
 
 
 def test_zero_points_are_refused_by_name(tmp_path: Path) -> None:
