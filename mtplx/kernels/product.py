@@ -1,52 +1,49 @@
 """x W^T for packed W: a few rows, many rows, rows of one expert each; and rows of W themselves."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import mlx.core as mx
 
+from mtplx.kernels.operands import (
+    COLUMN,
+    OPERANDS,
+    PLANES,
+    POINTERS,
+    kernel_of,
+    planes_of,
+    template,
+    values_of_rows,
+)
 from mtplx.kernels.packing import PART, PackedWeight
-from mtplx.kernels.source import Kernel, Maker, Template, header, metal
+from mtplx.kernels.source import Maker, metal
 
 MOST_ROWS = 8  # that are applied to a weight while it is in registers
 _THREADS = 128  # of a tile of many rows
-_FEW = 8  # MLX hands arrays of fewer elements over in constant memory, where no plane is looked for
 
-_PLANES = ("w", "scales", "biases")
-_OPERANDS = (*_PLANES, "x", "multiplier", "bias")
-_POINTERS = (
-    "const Planes planes = {(const device uchar*)w, (const device uchar*)scales, "
-    "(const device uchar*)biases, "
-)
-_COLUMN = (
-    "(threadgroup_position_in_grid.x * simdgroups_per_threadgroup + "
-    "simdgroup_index_in_threadgroup) * R"
-)
 _TILES = (
     "threadgroup T xs[BM * STRIDE]; threadgroup T ws[BN * STRIDE]; "
     "threadgroup float sums[BM * BN];\n"
 )
 _MATVEC = (
-    f"{_POINTERS}uint(x_shape[1]), uint(w_shape[1])}};\n"
+    f"{POINTERS}uint(x_shape[1]), uint(w_shape[1])}};\n"
     "matvec<Weight, T, M, R, SCALED, BIASED>(planes, x, multiplier, bias, y, 0, "
-    f"{_COLUMN}, w_shape[0], thread_index_in_simdgroup);"
+    f"{COLUMN}, w_shape[0], thread_index_in_simdgroup);"
 )
 _EXPERT_MATVEC = (
-    f"{_POINTERS}uint(x_shape[1]), uint(w_shape[2])}};\n"
+    f"{POINTERS}uint(x_shape[1]), uint(w_shape[2])}};\n"
     "const uint pair = threadgroup_position_in_grid.y;\n"
     "matvec<Weight, T, 1, R, SCALED, BIASED>(planes, x + pair / SLOTS * planes.columns, "
     "multiplier, bias, y + pair * w_shape[1], experts[pair] * w_shape[1], "
-    f"{_COLUMN}, w_shape[1], thread_index_in_simdgroup);"
+    f"{COLUMN}, w_shape[1], thread_index_in_simdgroup);"
 )
 _MATMUL = (
-    f"{_POINTERS}uint(x_shape[1]), uint(w_shape[1])}};\n{_TILES}"
+    f"{POINTERS}uint(x_shape[1]), uint(w_shape[1])}};\n{_TILES}"
     "matmul<Weight, T, BM, BN, SCALED, BIASED>(planes, x, multiplier, bias, y, "
     "threadgroup_position_in_grid.y * BM, x_shape[0], 0, threadgroup_position_in_grid.x * BN, "
     "w_shape[0], xs, ws, sums, thread_index_in_threadgroup, simdgroup_index_in_threadgroup);"
 )
 _EXPERT_MATMUL = (
-    f"{_POINTERS}uint(x_shape[1]), uint(w_shape[2])}};\n{_TILES}"
+    f"{POINTERS}uint(x_shape[1]), uint(w_shape[2])}};\n{_TILES}"
     "const ExpertRows at = expert_rows(starts, w_shape[0], threadgroup_position_in_grid.y, BM);\n"
     "if (at.end == 0) return;\n"
     "matmul<Weight, T, BM, BN, SCALED, BIASED>(planes, x, multiplier, bias, y, at.first, at.end, "
@@ -54,7 +51,7 @@ _EXPERT_MATMUL = (
     "thread_index_in_threadgroup, simdgroup_index_in_threadgroup);"
 )
 _GATHER = (
-    f"{_POINTERS}threads_per_grid.x * {PART}, uint(w_shape[1])}};\n"
+    f"{POINTERS}threads_per_grid.x * {PART}, uint(w_shape[1])}};\n"
     "const uint row = thread_position_in_grid.y;\n"
     "gather<Weight, T, SCALED>(planes, ids[row], multiplier, y + row * planes.columns, "
     "thread_position_in_grid.x);"
@@ -102,18 +99,18 @@ def multiply(
     same to the last bit whatever the number of rows, and the weights are read once.
     """
     width, x = weight.shape[0], weight.spread(x)
-    inputs = [*_planes(weight), x, *_of_rows(weight.multiplier, bias)]
+    inputs = [*planes_of(weight), x, *values_of_rows(weight.multiplier, bias)]
     if len(x) <= MOST_ROWS:
-        kernel = _kernel("matvec", weight.packing.files, _OPERANDS, _MATVEC, maker)
+        kernel = kernel_of("matvec", weight.packing.files, OPERANDS, _MATVEC, maker)
         sizes = [("M", len(x)), ("R", tiles.few.columns)]
-        grid, group = _few_grid(width, 1, tiles.few)
+        grid, group = few_grid(width, 1, tiles.few)
     else:
-        kernel = _kernel("matmul", weight.packing.files, _OPERANDS, _MATMUL, maker)
+        kernel = kernel_of("matmul", weight.packing.files, OPERANDS, _MATMUL, maker)
         sizes = [("BM", tiles.many.rows), ("BN", tiles.many.columns)]
         grid, group = _many_grid(width, -(-len(x) // tiles.many.rows), tiles.many)
     return kernel(
         inputs=inputs,
-        template=[*_template(x.dtype, weight, bias), *sizes],
+        template=[*template(x.dtype, weight, bias), *sizes],
         grid=grid,
         threadgroup=group,
         output_shapes=[(len(x), width)],
@@ -136,14 +133,14 @@ def multiply_by_experts(
     of them. For few products: an expert that is named twice is read twice.
     """
     files = weight.packing.files
-    inputs = (*_OPERANDS, "experts")
-    kernel = _kernel("expert_matvec", files, inputs, _EXPERT_MATVEC, maker, ("matvec",))
+    inputs = (*OPERANDS, "experts")
+    kernel = kernel_of("expert_matvec", files, inputs, _EXPERT_MATVEC, maker, ("matvec",))
     width, x = weight.shape[1], weight.spread(x)
-    grid, group = _few_grid(width, len(experts), tiles.few)
+    grid, group = few_grid(width, len(experts), tiles.few)
     return kernel(
-        inputs=[*_planes(weight), x, *_of_rows(weight.multiplier, None), experts],
+        inputs=[*planes_of(weight), x, *values_of_rows(weight.multiplier, None), experts],
         template=[
-            *_template(x.dtype, weight, None),
+            *template(x.dtype, weight, None),
             ("R", tiles.few.columns),
             ("SLOTS", slots),
         ],
@@ -168,17 +165,17 @@ def multiply_by_sorted_experts(
     rows: each expert's weights are read once for a tile of its rows.
     """
     files = weight.packing.files
-    inputs = (*_OPERANDS, "starts")
+    inputs = (*OPERANDS, "starts")
     used = ("experts", "matmul")
-    kernel = _kernel("expert_matmul", files, inputs, _EXPERT_MATMUL, maker, used)
+    kernel = kernel_of("expert_matmul", files, inputs, _EXPERT_MATMUL, maker, used)
     (experts, width), x = weight.shape[:2], weight.spread(x)
     # No more tiles can be needed; those that are not return at once.
     most = len(x) // tiles.many.rows + min(experts, len(x))
     grid, group = _many_grid(width, most, tiles.many)
     return kernel(
-        inputs=[*_planes(weight), x, *_of_rows(weight.multiplier, None), starts],
+        inputs=[*planes_of(weight), x, *values_of_rows(weight.multiplier, None), starts],
         template=[
-            *_template(x.dtype, weight, None),
+            *template(x.dtype, weight, None),
             ("BM", tiles.many.rows),
             ("BN", tiles.many.columns),
         ],
@@ -193,13 +190,13 @@ def embed(
     ids: mx.array, weight: PackedWeight, dtype: mx.Dtype, *, maker: Maker = metal
 ) -> mx.array:
     """Rows of the matrix: ids [M] uint32 -> [M, K] in `dtype`."""
-    inputs = (*_PLANES, "ids", "multiplier")
-    kernel = _kernel("gather", weight.packing.files, inputs, _GATHER, maker)
+    inputs = (*PLANES, "ids", "multiplier")
+    kernel = kernel_of("gather", weight.packing.files, inputs, _GATHER, maker)
     columns = weight.places
     parts = columns // PART
-    multiplier, _ = _of_rows(weight.multiplier, None)
+    multiplier, _ = values_of_rows(weight.multiplier, None)
     rows = kernel(
-        inputs=[*_planes(weight), ids, multiplier],
+        inputs=[*planes_of(weight), ids, multiplier],
         template=[
             ("T", dtype),
             ("SCALED", weight.multiplier is not None),
@@ -213,7 +210,8 @@ def embed(
     return weight.gathered(rows)
 
 
-def _few_grid(width: int, down: int, tile: RowTile) -> tuple[tuple[int, int, int], ...]:
+def few_grid(width: int, down: int, tile: RowTile) -> tuple[tuple[int, int, int], ...]:
+    """Grid and threadgroup of `down` products of few rows, each so many columns wide."""
     threads = 32 * tile.simdgroups
     across = -(-width // (tile.columns * tile.simdgroups))
     return (across * threads, down, 1), (threads, 1, 1)
@@ -221,49 +219,3 @@ def _few_grid(width: int, down: int, tile: RowTile) -> tuple[tuple[int, int, int
 
 def _many_grid(width: int, down: int, tile: BlockTile) -> tuple[tuple[int, int, int], ...]:
     return (-(-width // tile.columns) * _THREADS, down, 1), (_THREADS, 1, 1)
-
-
-def _template(dtype: mx.Dtype, weight: PackedWeight, bias: mx.array | None) -> Template:
-    return [
-        ("T", dtype),
-        ("SCALED", weight.multiplier is not None),
-        ("BIASED", bias is not None),
-        *weight.packing.template,
-    ]
-
-
-def _planes(weight: PackedWeight) -> list[mx.array]:
-    """The three planes; a format that has fewer names its codes again."""
-    others = (weight.scales, weight.biases)
-    return [
-        weight.codes,
-        *(weight.codes if plane is None else _in_device_memory(plane) for plane in others),
-    ]
-
-
-def _in_device_memory(plane: mx.array) -> mx.array:
-    if plane.size >= _FEW:
-        return plane
-    return mx.concatenate([plane.reshape(-1), mx.zeros(_FEW - plane.size, plane.dtype)])
-
-
-@cache
-def _nothing() -> mx.array:
-    return mx.zeros(8, mx.float32)
-
-
-def _of_rows(multiplier: mx.array | None, bias: mx.array | None) -> Sequence[mx.array]:
-    return [_nothing() if values is None else values for values in (multiplier, bias)]
-
-
-@cache
-def _kernel(
-    name: str,
-    packing: tuple[str, ...],
-    inputs: tuple[str, ...],
-    source: str,
-    maker: Maker,
-    functions: tuple[str, ...] = (),
-) -> Kernel:
-    text = header(("blocks", *packing, *(functions or (name,))))
-    return maker(f"{name}_{packing[-1]}", inputs, ("y",), source, text)

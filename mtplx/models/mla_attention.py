@@ -10,6 +10,8 @@ from typing import Any
 
 import mlx.core as mx
 
+from mtplx.models.packed import PackedHeads
+
 Finish = Callable[[Any, mx.array, mx.array], mx.array]
 """(attention module, what its heads found [B, L, H, V], its input [B, L, D]) -> [B, L, H * V]"""
 
@@ -65,7 +67,8 @@ def queries(attention: Any, x: mx.array) -> tuple[mx.array, mx.array]:
 
 def split_queries(attention: Any, q: mx.array) -> tuple[mx.array, mx.array]:
     """The two parts of the queries q [B, L, H * (nope + rope)], [B, H, L, *] each."""
-    heads = attention.embed_q.weight.shape[0]
+    own = attention.embed_q
+    heads = own.shape[0] if isinstance(own, PackedHeads) else own.weight.shape[0]
     q = mx.unflatten(q, -1, (heads, -1)).transpose(0, 2, 1, 3)
     if (scale := getattr(attention, "mla_scale_q_lora", None)) is not None:
         q = q * scale

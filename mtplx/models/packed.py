@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import mlx.core as mx
 import mlx.nn as nn
 
+from mtplx.kernels.heads import multiply_each, multiply_each_turned
 from mtplx.kernels.packing import PackedWeight
 from mtplx.kernels.product import (
     DEFAULT_TILES,
@@ -20,7 +21,7 @@ from mtplx.kernels.product import (
     multiply_by_experts,
     multiply_by_sorted_experts,
 )
-from mtplx.kernels.rows import taken_rows
+from mtplx.kernels.rows import num_rows_of, taken_rows
 from mtplx.kernels.source import Maker, metal
 from mtplx.kernels.tiling import Tiling
 from mtplx.models.matrix import JoinedMatrix
@@ -70,17 +71,20 @@ class PackedPart:
     """A matrix for one module of a model, which a file may have in another order than the model.
 
     columns: [K], which element of the input stands where the matrix has its columns. rows: [N],
-    which of its rows each element of the result is made by.
+    which of its rows each element of the result is made by. turned: whether the model has columns
+    for rows.
     """
 
     matrix: PackedMatrix | JoinedMatrix
     columns: mx.array | None = None
     rows: mx.array | None = None
+    turned: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
         matrix = self.matrix
-        return matrix.weight.shape if isinstance(matrix, PackedMatrix) else matrix.shape
+        shape = matrix.weight.shape if isinstance(matrix, PackedMatrix) else matrix.shape
+        return (*shape[:-2], shape[-1], shape[-2]) if self.turned else shape
 
 
 class PackedLinear(nn.Module):
@@ -171,7 +175,50 @@ class PackedExperts(nn.Module):
         return [*self.matrix.arrays(), *([] if self._bias is None else [self._bias])]
 
 
-PackedModule: TypeAlias = PackedLinear | PackedEmbedding | PackedExperts
+class PackedHeads(nn.Module):
+    """In place of mlx-lm's MultiLinear: a matrix [N, K] of each head of latent attention.
+
+    turned: the module that it is in place of has the transpose of each.
+    """
+
+    def __init__(self, matrix: PackedMatrix, turned: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.matrix = matrix
+        self._turned = turned
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return PackedPart(self.matrix, turned=self._turned).shape
+
+    def __call__(self, x: mx.array, transpose: bool = True) -> mx.array:
+        """x [B, H or 1, L, *] times the transpose of each matrix of the module, or times the
+        matrix itself: [B, H, L, *]."""
+        weight, tiles, maker = self.matrix.weight, self.matrix.tiles, self.matrix.maker
+        batch, heads, length, width = x.shape
+        along_rows = transpose != self._turned
+        if heads == 1 and along_rows:  # the same rows for all heads, of which there may be many
+            product = multiply(x.reshape(-1, width), _as_one(weight), tiles=tiles, maker=maker)
+            return product.reshape(batch, length, len(weight.codes), -1).swapaxes(1, 2)
+        x = mx.broadcast_to(x, (batch, len(weight.codes), length, width))
+        rows = mx.flatten(x.swapaxes(0, 1), 1, 2)  # [H, B * L, *]
+        if along_rows:
+            product = multiply_each(rows, weight, tiles=tiles, maker=maker)
+        else:
+            product = multiply_each_turned(rows, weight, maker=maker)
+        return mx.unflatten(product, 1, (batch, length)).swapaxes(0, 1)
+
+    def held(self) -> list[mx.array]:
+        """Every array of the module."""
+        return list(self.matrix.arrays())
+
+
+def _as_one(weight: PackedWeight) -> PackedWeight:
+    """A stack of matrices, one on top of the other."""
+    rows = num_rows_of(weight)
+    return replace(weight, shape=(rows, weight.shape[-1]), codes=weight.codes.reshape(rows, -1))
+
+
+PackedModule: TypeAlias = PackedLinear | PackedEmbedding | PackedExperts | PackedHeads
 
 
 def packed_modules(model: Any) -> list[PackedModule]:

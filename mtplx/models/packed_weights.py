@@ -20,6 +20,7 @@ from mtplx.models.matrix import JoinedMatrix
 from mtplx.models.packed import (
     PackedEmbedding,
     PackedExperts,
+    PackedHeads,
     PackedLinear,
     PackedMatrix,
     PackedPart,
@@ -116,12 +117,13 @@ class PackedWeights:
     ) -> dict[str, tuple[PackedPart, list[str]]]:
         """What the numbers of rows make, with the names of what it is made of."""
         runs = {name: self._runs(array) for name, array in numbered.items()}
+        shapes = {name: _as_rows(array.shape) for name, array in numbered.items()}
         bad = self._not_once(runs)
         bad |= {
             run.source: REARRANGED
-            for name, array in numbered.items()
+            for name, shape in shapes.items()
             for run in runs[name]
-            if array.shape[-1] != 1
+            if shape is None
         }
         made: dict[str, tuple[PackedPart, list[str]]] = {}
         num_bad = -1
@@ -130,10 +132,14 @@ class PackedWeights:
             for name, found in runs.items():
                 sources = {run.source for run in found}
                 why = next((bad[each] for each in sources & bad.keys()), UNLIKE)
-                part = None if sources & bad.keys() else self._joined(found, numbered[name].shape)
+                shape = shapes[name]
+                part = None
+                if shape is not None and not sources & bad.keys():
+                    part = self._joined(found, shape)
                 if part is None:
                     bad |= {each: bad.get(each, why) for each in sources}
                 else:
+                    part = replace(part, turned=numbered[name].shape != shape)
                     made[name] = part, [self._by_rows[each][0] for each in sorted(sources)]
         failed |= {self._by_rows[each][0]: why for each, why in bad.items()}
         return made
@@ -196,6 +202,13 @@ class PackedWeights:
         return PackedPart(JoinedMatrix(matrices), rows=mx.array(np.concatenate(order)))
 
 
+def _as_rows(shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of numbers of rows, which may lie along the other axis; None where along both."""
+    if shape[-1] == 1:
+        return shape
+    return (*shape[:-2], shape[-1], 1) if len(shape) > 1 and shape[-2] == 1 else None
+
+
 def put_modules(model: Any, modules: Mapping[str, nn.Module]) -> None:
     """Put modules in the places of a model's own, by their path."""
     for path, module in modules.items():
@@ -210,9 +223,12 @@ def put_modules(model: Any, modules: Mapping[str, nn.Module]) -> None:
 
 
 def _module(path: str, place: Any, part: PackedPart, bias: mx.array | None) -> nn.Module:
+    from mlx_lm.models.mla import MultiLinear
     from mlx_lm.models.switch_layers import SwitchLinear
 
     shape, matrix = part.shape, part.matrix
+    if part.turned and not isinstance(place, MultiLinear):
+        raise UnsupportedTensorError(REARRANGED)
     if place is None or not hasattr(place, "weight") or place.weight.shape != shape:
         raise UnsupportedTensorError(
             f"{path} is no matrix of {list(shape)} in this model, as its packed weights are"
@@ -220,6 +236,8 @@ def _module(path: str, place: Any, part: PackedPart, bias: mx.array | None) -> n
     if isinstance(place, nn.Linear):
         return PackedLinear(part, bias)
     if isinstance(matrix, PackedMatrix) and part.columns is None and part.rows is None:
+        if isinstance(place, MultiLinear):
+            return PackedHeads(matrix, part.turned)
         if isinstance(place, nn.Embedding):
             return PackedEmbedding(matrix)
         if isinstance(place, SwitchLinear):

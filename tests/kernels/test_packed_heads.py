@@ -110,20 +110,14 @@ def test_logits_are_those_of_dense_weights(made: Made) -> None:
 
 
 def test_trunk_and_head_hold_what_is_on_disk(made: Made) -> None:
-    """But for what mlx-lm's latent attention has in another form, which is told."""
+    """Both halves of latent attention's kv_b_proj as well."""
     assert made.packed.head is not None
     modules = made.packed.head.head.modules
     trunk, head = held_arrays(made.packed.target.model), held_arrays(modules[0])
     assert any(isinstance(m, PackedExperts) for m in modules[0].modules())
     held = sum(array.nbytes for array in [*trunk, *head])
-    if made.kind == "deepseek_v3":
-        assert "self_attn.kv_b_proj (mlx-lm's model has" in str(made.packed.note)
-        assert str(made.packed.note).count("Some packed matrices are expanded: ") == 2
-        assert "3 such as model.layers.0." in str(made.packed.note)
-        assert held > 0.85 * made.num_bytes
-    else:
-        assert made.packed.note is None
-        assert made.num_bytes * 0.95 < held < made.num_bytes * 1.25
+    assert made.packed.note is None
+    assert made.num_bytes * 0.95 < held < made.num_bytes * 1.25
 
 
 def test_headers_tell_what_is_held_and_what_is_expanded(made: Made) -> None:
@@ -139,7 +133,7 @@ def test_headers_tell_what_is_held_and_what_is_expanded(made: Made) -> None:
     own = sum(a.nbytes for a in [*model.head.head.arrays(), *held_arrays(module)])
     assert found.need.head_bytes == own
     assert found.num_parameters == describe(made.folder).num_parameters
-    assert (found.expanded is None) == (made.kind != "deepseek_v3")
+    assert found.expanded is None
     assert describe(made.folder).expanded is None
 
 
@@ -149,7 +143,7 @@ def test_inspect_has_a_line_for_what_is_expanded(
     """On a GPU, where there is any."""
     monkeypatch.setattr(mx.metal, "is_available", lambda: True)
     inspect(str(made.folder), load=False)
-    assert (b"expanded" in capsysbinary.readouterr().out) == (made.kind == "deepseek_v3")
+    assert b"expanded" not in capsysbinary.readouterr().out
 
 
 @pytest.mark.slow
