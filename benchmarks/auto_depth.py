@@ -6,7 +6,7 @@ One run of the default model, arms side by side for each prompt and in an order 
 plain decoding, every depth from 1 to 7, and auto. The texts are chat, code, structured and prose,
 each after a short and after a long prompt, and prompts of random tokens that nothing foresees.
 Each row has several texts: of a single one, seven depths are seven tries to fit its accidents.
-Every reply begins on a state of its own, so auto knows of a text nothing at first; what rounds
+Each prompt is read once, and auto knows of a text nothing when a reply to it begins; what rounds
 take it learns once for the process, as in any other.
 
 A ratio is the median over rounds of two speeds in the same round. The best fixed depth of a round
@@ -21,7 +21,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mtplx.bench.arms import Case
     from mtplx.bench.measure import Record
     from mtplx.loading.load import LoadedModel
+    from mtplx.state import DecodeState
 
 BEST_SHARE, PLAIN_SHARE = 0.97, 0.98
 RANDOM = "random tokens"
@@ -171,7 +172,8 @@ def run(given: argparse.Namespace) -> int:
     cases = [case for case in cases if case.kind.startswith(tuple(given.only.split(",")))]
     if not cases:
         raise UsageError(f"--only {given.only}: no row's name begins so.")
-    arms = make_arms(model, (0, *range(1, DEEPEST + 1), "auto"), mlx_lm=False)
+    depths = (0, *range(1, DEEPEST + 1), "auto")
+    arms = make_arms(model, depths, mlx_lm=False, state_of=_state_of(model))
     _say(
         f"{len(cases)} prompts, {len(arms)} arms, {given.rounds} rounds; {busy_cores()} busy cores"
     )
@@ -194,6 +196,19 @@ def run(given: argparse.Namespace) -> int:
     }
     print(json.dumps(told))
     return 1 if faults else 0
+
+
+def _state_of(model: "LoadedModel") -> "Callable[[Case], DecodeState]":
+    """For each prompt one state, which still holds what was read of it, and nothing learnt."""
+    states: dict[Case, DecodeState] = {}
+
+    def state_of(case: "Case") -> "DecodeState":
+        if case not in states:
+            states[case] = model.new_state(list(case.token_ids))
+        states[case].policy = None
+        return states[case]
+
+    return state_of
 
 
 def _progress(done: int, total: int, what: str) -> None:

@@ -18,6 +18,7 @@ from mtplx.loading.load import LoadedModel
 from mtplx.params import SamplingParams
 from mtplx.prompts import Prompt
 from mtplx.request import AUTO, depth_policy
+from mtplx.state import DecodeState
 
 OFF, MTP, MLX_LM = "off", "mtp", "mlx-lm"
 
@@ -94,10 +95,15 @@ def make_cases(
 
 
 def make_arms(
-    model: LoadedModel, depths: tuple[int | str, ...], *, mlx_lm: bool
+    model: LoadedModel,
+    depths: tuple[int | str, ...],
+    *,
+    mlx_lm: bool,
+    state_of: Callable[[Case], DecodeState] | None = None,
 ) -> tuple[Arm, ...]:
     """An arm per depth, 0 being plain decoding, and mlx-lm's over the same weights if wanted.
 
+    state_of: the state that a reply begins on, in place of a new one.
     Raises UsageError for drafting without an MTP head.
     """
     if any(depth != 0 for depth in depths) and not model.can_draft:
@@ -108,7 +114,8 @@ def make_arms(
 
     def arm(depth: int | str) -> Arm:
         def answer(case: Case, params: SamplingParams) -> Sample:
-            return _answer(model, depth, case, params)
+            state = state_of(case) if state_of else model.new_state(list(case.token_ids))
+            return _answer(model, depth, case, params, state)
 
         if isinstance(depth, str):
             return Arm(depth, None, answer)
@@ -118,8 +125,9 @@ def make_arms(
     return (*arms, _mlx_lm_arm(model)) if mlx_lm else arms
 
 
-def _answer(model: LoadedModel, depth: int | str, case: Case, params: SamplingParams) -> Sample:
-    state = model.new_state(list(case.token_ids))
+def _answer(
+    model: LoadedModel, depth: int | str, case: Case, params: SamplingParams, state: DecodeState
+) -> Sample:
     # Chosen as for a request without a seed, which is what people measure; the draws have one.
     policy = depth_policy(model, depth, DraftOptions(), replace(params, seed=None), state)
     seeded = replace(params, seed=case.seed)

@@ -81,6 +81,23 @@ def test_the_seed_of_the_case_decides_the_reply(tiny_model: LoadedModel) -> None
     assert arm.answer(one, params).token_ids != arm.answer(other, params).token_ids
 
 
+@pytest.mark.parametrize("depth", [0, 2, "auto"])
+def test_a_state_that_has_read_the_prompt_gives_the_reply_of_a_new_one(
+    tiny_model: LoadedModel, depth: int | str
+) -> None:
+    """Whatever arm used it before; the prompt is not read again."""
+    case = case_of(tiny_model)
+    state = tiny_model.new_state(list(case.token_ids))
+    arms = make_arms(tiny_model, (0, 2, depth), mlx_lm=False, state_of=lambda _: state)
+    (new,) = make_arms(tiny_model, (depth,), mlx_lm=False)
+    for arm in arms:
+        again = arm.answer(case, PARAMS)
+    assert same_greedy(
+        tiny_model.target, case.token_ids, new.answer(case, PARAMS).token_ids, again.token_ids
+    )
+    assert state.token_ids[: len(case.token_ids)] == list(case.token_ids)
+
+
 def test_drafting_without_a_head_is_refused_with_the_reason(headless_model: LoadedModel) -> None:
     """The error says why, and what can be measured instead."""
     with pytest.raises(UsageError, match=r"no MTP head was found.*--depths off"):
