@@ -25,6 +25,7 @@ from mtplx.loading.description import (
 from mtplx.loading.expanded_tensors import MLX_LM_ERRORS, Manner
 from mtplx.loading.find_head import find_head, unusable_head
 from mtplx.loading.fingerprint import fingerprint
+from mtplx.loading.held_tensors import held_by_name, taken_bytes
 from mtplx.loading.memory import MemoryNeed, folder_need
 from mtplx.loading.native_folder import (
     OpenedFolder,
@@ -33,7 +34,7 @@ from mtplx.loading.native_folder import (
     opened_head,
     usual_manner,
 )
-from mtplx.loading.stored_tensors import read_config
+from mtplx.loading.stored_tensors import StoredFolder, open_folder, read_config
 from mtplx.loading.tensor_list import (
     TensorEntry,
     num_weights,
@@ -41,10 +42,10 @@ from mtplx.loading.tensor_list import (
     trained_head_size,
 )
 from mtplx.models.cache_need import CacheNeed, caches_need, model_need
-from mtplx.models.family import text_config
+from mtplx.models.family import text_config, text_name
 from mtplx.models.mlx_lm_model import fill
 from mtplx.models.module_matrix import matrix_of
-from mtplx.models.native_head import HeadParts
+from mtplx.models.native_head import HeadParts, named_arrays
 from mtplx.models.packed import held_arrays, num_packed_weights
 from mtplx.models.quantisation import stated_packings
 from mtplx.models.shortlist import num_frequent
@@ -59,6 +60,7 @@ class _Built:
     head: None where there is none that could be drafted with, for this reason.
     """
 
+    folder: StoredFolder
     opened: OpenedFolder
     head: HeadParts | None
     no_head_reason: str | None
@@ -84,6 +86,7 @@ def describe_folder(path: Path, *, packed: bool = False) -> Description:
         failure = str(error)
     head = None if built is None else _head_facts(built)
     split, trunk = None if built is None else built.opened.split, fingerprint(path)
+    held = None if built is None else _held(built)
     trained = find_head(path, trunk) if head is None else None
     return Description(
         path=path,
@@ -97,7 +100,9 @@ def describe_folder(path: Path, *, packed: bool = False) -> Description:
         trunk=trunk,
         head=trained,
         num_mtp_tensors=_num_head_tensors(entries, built),
-        kinds=kinds_of(entries, lambda entry: entry.num_bytes, None),
+        kinds=kinds_of(
+            entries, lambda e: e.num_bytes if held is None else held.get(e.name, 0), None
+        ),
         need=_need(entries, built, trained),
         family=None if split is None or split.family is None else split.family.name,
         native_head=head,
@@ -122,7 +127,8 @@ def folder_memory(path: Path, *, packed: bool = False, split: bool = False) -> M
 
 
 def _built(path: Path, manner: Manner) -> _Built:
-    opened = open_native_folder(path, replace(manner, reads=False, maker=_shapes_alone))
+    folder = open_folder(path)
+    opened = open_native_folder(path, replace(manner, reads=False, maker=_shapes_alone), folder)
     # Before a matrix that MLX packs takes a dense one's place.
     num_parameters = _num_parameters(opened.model)
     fill(opened.model, opened.weights, opened.config)
@@ -131,11 +137,12 @@ def _built(path: Path, manner: Manner) -> _Built:
     except MLX_LM_ERRORS as error:
         raise not_of_mlx_lm(path, error) from error
     built = _Built(
+        folder=folder,
         opened=opened,
         head=None,
         no_head_reason=opened.split.no_head_reason,
         num_parameters=num_parameters,
-        weights_bytes=_num_bytes(opened.weights, opened.model),
+        weights_bytes=_num_bytes(opened.model),
         head_bytes=0,
         state=state,
     )
@@ -156,22 +163,35 @@ def _with_head(built: _Built) -> _Built:
         built,
         head=head,
         num_parameters=num_parameters,
-        head_bytes=_num_bytes(head.weights, head.tree),
+        head_bytes=_num_bytes(head.tree),
         state=built.state + _head_state(built.opened, head),
     )
 
 
-def _num_parameters(module: Any) -> int:
-    from mlx.utils import tree_flatten
+def _held(built: _Built) -> dict[str, int]:
+    """What each stored tensor takes in memory, by its name."""
+    opened, head, own = built.opened, built.head, built.opened.split.head
+    beside = [file for file in built.folder.beside if own is not None and file.path in own.paths]
+    files = (*built.folder.files, *beside)
+    stored = {name: array for file in files for name, array in file.tensors.items()}
+    taken, matrices = taken_bytes(opened.weights, opened.model), dict(opened.matrices)
+    if head is not None:
+        taken |= taken_bytes(head.weights, head.tree)
+        for name in (name.removesuffix("_packed") for name in stored):
+            usual = head.family.usual_name(text_name(name))
+            matrices |= {name: head.matrices[usual]} if usual in head.matrices else {}
+    return held_by_name(stored, matrices, taken, built.weights_bytes + built.head_bytes)
 
-    named: Any = tree_flatten(module.parameters())
-    num_dense: int = sum(array.size for _, array in named)
+
+def _num_parameters(module: Any) -> int:
+    num_dense = sum(array.size for _, array in named_arrays(module))
     return num_dense + num_packed_weights(module)
 
 
-def _num_bytes(weights: Mapping[str, mx.array], module: Any) -> int:
-    """Of weights that are filled into a module, and of those that it has packed."""
-    return sum(array.nbytes for array in [*weights.values(), *held_arrays(module)])
+def _num_bytes(module: Any) -> int:
+    """Of a module that has been filled, and of what it has packed."""
+    dense = [array for _, array in named_arrays(module)]
+    return sum(array.nbytes for array in [*dense, *held_arrays(module)])
 
 
 def _shapes_alone(*told: object) -> Kernel:

@@ -11,7 +11,8 @@ from mtplx.speculation import HiddenStage
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """All tensors of one type. readable: whether this program can load the type."""
+    """All tensors of one type. held_bytes: what a model holds for them; scales count with their
+    matrices. readable: whether this program can load the type."""
 
     type: str
     count: int

@@ -4,7 +4,8 @@ Opening is lazy and apart from filling, so that what only looks at a checkpoint,
 no weights.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,10 @@ from mtplx.loading.expanded_tensors import (
     told_expanded,
 )
 from mtplx.loading.find_head import unusable_head
+from mtplx.loading.held_tensors import matrix_bytes
 from mtplx.loading.native_head_files import SplitFolder, StoredHead, split_folder
 from mtplx.loading.sharded import lead_or_follow
-from mtplx.loading.stored_tensors import open_folder
+from mtplx.loading.stored_tensors import StoredFolder, open_folder
 from mtplx.loading.tied import tied_by_weights
 from mtplx.models.drafter import Head
 from mtplx.models.family import BlockPlan, Config, Tensors, text_config
@@ -53,7 +55,7 @@ class OpenedFolder:
     weights: those that are to be filled in, by the names of its module tree, the trunk's alone.
     config: config.json in mlx-lm's words, with what the weights say of ties.
     manner: what became of foreign packed matrices. note: which of them are expanded though others
-    stay as they are, in one line.
+    stay as they are, in one line. matrices: what those of the trunk take in memory, by name.
     """
 
     path: Path
@@ -63,6 +65,7 @@ class OpenedFolder:
     weights: Tensors
     manner: Manner
     note: str | None = None
+    matrices: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -107,14 +110,16 @@ class FolderModel:
     note: str | None = None
 
 
-def open_native_folder(path: Path, manner: Manner | None = None) -> OpenedFolder:
+def open_native_folder(
+    path: Path, manner: Manner | None = None, folder: StoredFolder | None = None
+) -> OpenedFolder:
     """The model that config.json describes, its tensors and those of its head, lazy.
 
     manner: what becomes of matrices that are packed in a foreign manner; by default all are
-        expanded.
+        expanded. folder: its files where they are open.
     Raises CheckpointError for a folder with a part missing and for one that mlx-lm cannot read.
     """
-    folder = open_folder(path)
+    folder = folder or open_folder(path)
     _refuse_layers(path, folder.config, sum(len(file.tensors) for file in folder.files))
     split = split_folder(folder)
     manner = replace(manner or usual_manner(), block=fp8_block(split.config))
@@ -135,8 +140,8 @@ def open_native_folder(path: Path, manner: Manner | None = None) -> OpenedFolder
     except MLX_LM_ERRORS as error:
         raise not_of_mlx_lm(path, error) from error
     put_modules(model, placement.modules)
-    note = told_expanded(foreign)
-    return OpenedFolder(path, split, config, model, placement.rest, manner, note)
+    note, held = told_expanded(foreign), matrix_bytes(foreign)
+    return OpenedFolder(path, split, config, model, placement.rest, manner, note, held)
 
 
 def not_of_mlx_lm(path: Path, error: Exception) -> CheckpointError:
@@ -204,7 +209,8 @@ def opened_head(opened: OpenedFolder) -> HeadParts | None:
     foreign = foreign_tensors(stored.tensors, opened.manner)
     placement = placed(foreign, named)
     put_modules(parts[-1].tree, placement.modules)
-    return replace(parts[-1], weights=placement.rest, note=told_expanded(foreign))
+    note, held = told_expanded(foreign), matrix_bytes(foreign)
+    return replace(parts[-1], weights=placement.rest, note=note, matrices=held)
 
 
 def _head_parts(stored: StoredHead, config: Config) -> HeadParts:

@@ -12,7 +12,7 @@ mixed experts or latent attention, packed or dense, a head's may be as well.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
@@ -54,7 +54,8 @@ class HeadParts:
     """A head that has not been filled: its modules, and tensors by the names of their trees.
 
     tree: an mlx.nn.Module of all modules. weights: lazy, as they are used, `parts.{i}.` first.
-    note: which of its packed matrices are expanded, in one line.
+    note: which of its packed matrices are expanded, in one line. matrices: what foreign packed ones
+    take in memory, by name.
     """
 
     family: MtpFamily
@@ -62,6 +63,7 @@ class HeadParts:
     blocks: tuple[BuiltBlock, ...]
     weights: Tensors
     note: str | None = None
+    matrices: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +194,11 @@ def _module_weights(
         "output_norm": names.output_norm,
         "output": names.output,
     }
-    for field, template in own.items():
+    for part, template in own.items():
         if template is not None:
             base = filled_in(template, config, index) + "."
             for name in [name for name in tensors if name.startswith(base)]:
-                weights[f"{field}.{name.removeprefix(base)}"] = tensors[name]
+                weights[f"{part}.{name.removeprefix(base)}"] = tensors[name]
                 used.add(name)
     copies = tuple(filled_in(template, config, index) + "." for template in names.copies)
     used |= {name for name in tensors if copies and name.startswith(copies)}

@@ -39,13 +39,17 @@ UNPACKED = ("embed_tokens", "lm_head", "shared_head.head", "mlp.gate.", "conv1d"
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A checkpoint, packed, and the model of the same weights. num_bytes: of what is packed."""
+    """A checkpoint, packed, and the model of the same weights.
+
+    num_bytes: of what is packed, which are num_packed weights.
+    """
 
     kind: str
     folder: Path
     packed: FolderModel
     dense: FolderModel
     num_bytes: int
+    num_packed: int
 
 
 @pytest.fixture(scope="module", params=RECIPES)
@@ -56,7 +60,7 @@ def made(
     recipe, kind = RECIPES[request.param]
     path = tmp_path_factory.mktemp(request.param)
     tensors, config = read(write_checkpoint(assemble(recipe), path / "made"))
-    packed, num_bytes = dict(tensors), 0
+    packed, num_bytes, num_packed = dict(tensors), 0, 0
     for i, (name, array) in enumerate(sorted(tensors.items())):
         if array.ndim != 2 or any(part in name for part in UNPACKED) or array.shape[1] % 16:
             continue
@@ -66,6 +70,7 @@ def made(
         del packed[name]
         packed |= {f"{base}.{part}": each for part, each in parts.items()}
         num_bytes += sum(a.nbytes for a in parts.values())
+        num_packed += array.size
     if "fused" in request.param:
         packed = fused(packed, bare="bare" in request.param)
     told: dict[str, Any] = config | {"quantization_config": dict(PACKINGS[kind].config)}
@@ -73,7 +78,7 @@ def made(
     dense = write(path / "dense", config, {"model.safetensors": tensors})
     manner = Manner(keep=True, maker=fast)
     model = folder_model(folder, manner=manner)
-    yield Made(request.param, folder, model, folder_model(dense), num_bytes)
+    yield Made(request.param, folder, model, folder_model(dense), num_bytes, num_packed)
     mx.enable_compile()
 
 
@@ -135,6 +140,30 @@ def test_headers_tell_what_is_held_and_what_is_expanded(made: Made) -> None:
     assert found.num_parameters == describe(made.folder).num_parameters
     assert found.expanded is None
     assert describe(made.folder).expanded is None
+
+
+def bytes_of(model: FolderModel) -> int:
+    """Of trunk and head."""
+    assert model.head is not None
+    trunk, head = model.target.model, model.head.head
+    named: Any = [*tree_flatten(trunk.parameters()), ("norm", model.target.final_norm.weight)]
+    arrays = [*(array for _, array in named), *held_arrays(trunk), *head.arrays()]
+    return sum(array.nbytes for array in [*arrays, *held_arrays(head.modules[0])])
+
+
+def test_the_column_of_memory_is_what_loading_takes(made: Made) -> None:
+    """To the byte. On a CPU codes are expanded to float32; on a GPU they stay as they are, and
+    their scales count with them."""
+    expanded, packed = (
+        {kind.type: kind for kind in describe(made.folder, packed=on_gpu).kinds}
+        for on_gpu in (False, True)
+    )
+    for kinds, model in ((expanded, folder_model(made.folder)), (packed, made.packed)):
+        assert sum(kind.held_bytes for kind in kinds.values()) == bytes_of(model)
+    assert expanded["U8"].held_bytes == 4 * made.num_packed
+    assert made.packed.head is not None
+    trees = (made.packed.target.model, made.packed.head.head.modules[0])
+    assert packed["U8"].held_bytes == sum(a.nbytes for tree in trees for a in held_arrays(tree))
 
 
 def test_inspect_has_a_line_for_what_is_expanded(

@@ -17,6 +17,7 @@ from mtplx.models.drafter import HeadDrafter
 from mtplx.state import DecodeState
 from tests.families import qwen, test_deepseek, test_mimo
 from tests.families.assembled import Recipe, assemble, write_checkpoint
+from tests.families.checkpoints import read, write
 
 RECIPES = {
     "qwen3_5": (qwen.QWEN3_5, "Qwen 3.5 / 3.6 / 3.8", "after_norm"),
@@ -34,6 +35,16 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def qwen_folder(tmp_path: Path) -> Path:
     return write_checkpoint(assemble(qwen.QWEN3_5), tmp_path / "qwen")
+
+
+def loaded_bytes(folder: Path) -> int:
+    """Of every array of trunk and head."""
+    model = folder_model(folder)
+    assert model.head is not None
+    trunk: Any = tree_flatten(model.target.model.parameters())
+    # The norm is lifted out of the model.
+    arrays = [*(array for _, array in trunk), model.target.final_norm.weight]
+    return sum(array.nbytes for array in [*arrays, *model.head.head.arrays()])
 
 
 def split_off(folder: Path, prefix: str) -> dict[str, mx.array]:
@@ -80,6 +91,30 @@ def test_bytes_are_those_of_the_loaded_model(folder: Path) -> None:
     assert need.state_bytes == recurrent * (1 + MAX_CHECKPOINTS)
 
 
+def test_the_column_of_memory_is_what_loading_takes(folder: Path, tmp_path: Path) -> None:
+    """All kinds together, to the byte: a CPU holds experts of half precision in float32."""
+    tensors, config = read(folder)
+    halves = {n: a.astype(mx.bfloat16) if a.ndim > 1 else a for n, a in tensors.items()}
+    made = write(tmp_path / folder.name, config, {"model.safetensors": halves})
+    convert(made, tmp_path / "stacked", Options(), tell=lambda *told: None)
+    for path in (folder, made, tmp_path / "stacked"):
+        told = {kind.type: kind for kind in describe(path).kinds}
+        assert sum(kind.held_bytes for kind in told.values()) == loaded_bytes(path)
+    widened = told["BF16"].held_bytes - told["BF16"].disk_bytes
+    assert (widened > 0) == (folder.name in ("qwen3_5_moe", "deepseek_v3"))
+
+
+def test_what_a_model_leaves_out_takes_no_memory(tmp_path: Path) -> None:
+    """Such as the part that sees, which takes a share of no more than norms that are made over."""
+    folder = qwen_folder(tmp_path)
+    tensors, config = read(folder)
+    tensors["model.visual.patch_embed.weight"] = mx.zeros((64, 256), mx.float16)
+    write(folder, config, {"model.safetensors": tensors})
+    told = {kind.type: kind for kind in describe(folder).kinds}
+    assert sum(kind.held_bytes for kind in told.values()) == loaded_bytes(folder)
+    assert told["F16"].held_bytes < told["F16"].disk_bytes / 4
+
+
 def test_reading_headers_reads_no_weights(folder: Path) -> None:
     """Nothing of the model is in memory afterwards, nor was."""
     describe(folder)  # what is imported and made once is there now
@@ -106,6 +141,16 @@ def test_a_head_in_a_file_of_its_own_is_told_apart(tmp_path: Path) -> None:
         assert not found.embedded
         assert found.files == (where / "mtp.safetensors",)
         assert found.num_bytes == embedded.num_bytes
+
+
+def test_a_head_in_a_file_of_its_own_takes_memory(tmp_path: Path) -> None:
+    """Where it is of another type than the trunk, under its own."""
+    folder = qwen_folder(tmp_path)
+    halves = {n: a.astype(mx.bfloat16) for n, a in split_off(folder, "mtp.").items()}
+    mx.save_safetensors(str(folder / "mtp.safetensors"), halves, {"format": "pt"})
+    told = {kind.type: kind for kind in describe(folder).kinds}
+    assert sum(kind.held_bytes for kind in told.values()) == loaded_bytes(folder)
+    assert told["BF16"].held_bytes == pytest.approx(told["BF16"].disk_bytes, rel=0.02)
 
 
 def test_a_packed_model_takes_what_is_packed(tmp_path: Path) -> None:
