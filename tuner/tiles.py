@@ -18,7 +18,8 @@ from mtplx.kernels.source import Maker, metal
 from mtplx.models.llama import LlamaTarget
 from mtplx.models.matrix import JoinedMatrix, Matrix
 from mtplx.models.mlx_lm_target import MlxLmTarget
-from mtplx.models.packed import PackedLinear, PackedMatrix, packed_modules
+from mtplx.models.packed import PackedExperts, PackedLinear, packed_modules
+from mtplx.models.packed_matrix import PackedMatrix
 from mtplx.speculation import Target
 from mtplx.tuner.search import MIN_EFFECT
 
@@ -98,7 +99,8 @@ def packed_matrices(target: Target) -> list[PackedMatrix]:
     if isinstance(target, LlamaTarget):
         matrices = [target.embedding, target.lm_head, *_of_blocks(target)]
     elif isinstance(target, MlxLmTarget):
-        modules = packed_modules(target.model)
+        # Of experts a token reads a few: they are left out.
+        modules = [m for m in packed_modules(target.model) if not isinstance(m, PackedExperts)]
         matrices = [m.part.matrix if isinstance(m, PackedLinear) else m.matrix for m in modules]
     else:
         return []

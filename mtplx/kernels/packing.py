@@ -130,6 +130,14 @@ def gguf_weight(
     return PackedWeight(packing, (*rows, columns), codes, multiplier=each)
 
 
+def float_weight(weights: mx.array) -> PackedWeight:
+    """A matrix [.., N, K] of float32, float16 or bfloat16 as it is."""
+    names = {mx.float32: "F32", mx.float16: "F16", mx.bfloat16: "BF16"}
+    run = weights.shape[-1] if weights.shape[-1] % PART else 0
+    codes = (spread(weights, run) if run else weights).view(mx.uint8)
+    return PackedWeight(_FLOAT_PACKINGS[names[weights.dtype]], weights.shape, codes, run=run)
+
+
 def nvfp4_weight(codes: mx.array, scales: mx.array, multiplier: mx.array) -> PackedWeight:
     """NVFP4 of ModelOpt and compressed-tensors.
 

@@ -32,6 +32,7 @@ _MATVEC = (
 _EXPERT_MATVEC = (
     f"{POINTERS}uint(x_shape[1]), uint(w_shape[2])}};\n"
     "const uint pair = threadgroup_position_in_grid.y;\n"
+    "if (experts[pair] >= w_shape[0]) return;\n"
     "matvec<Weight, T, 1, R, SCALED, BIASED>(planes, x + pair / SLOTS * planes.columns, "
     "multiplier, bias, y + pair * w_shape[1], experts[pair] * w_shape[1], "
     f"{COLUMN}, w_shape[1], thread_index_in_simdgroup);"
@@ -44,7 +45,7 @@ _MATMUL = (
 )
 _EXPERT_MATMUL = (
     f"{POINTERS}uint(x_shape[1]), uint(w_shape[2])}};\n{_TILES}"
-    "const ExpertRows at = expert_rows(starts, w_shape[0], threadgroup_position_in_grid.y, BM);\n"
+    "const ExpertRows at = expert_rows(ranges, w_shape[0], threadgroup_position_in_grid.y, BM);\n"
     "if (at.end == 0) return;\n"
     "matmul<Weight, T, BM, BN, SCALED, BIASED>(planes, x, multiplier, bias, y, at.first, at.end, "
     "at.expert * w_shape[1], threadgroup_position_in_grid.x * BN, w_shape[1], xs, ws, sums, "
@@ -130,7 +131,8 @@ def multiply_by_experts(
     """Each row of x times one expert of W [E, N, K], or several: [P, N] in x's dtype.
 
     experts: [P] uint32, the expert of each product; x [P / slots, K] has one row for every `slots`
-    of them. For few products: an expert that is named twice is read twice.
+    of them. For few products: an expert that is named twice is read twice. A number that no expert
+    has leaves its row of the result undefined.
     """
     files = weight.packing.files
     inputs = (*OPERANDS, "experts")
@@ -154,18 +156,19 @@ def multiply_by_experts(
 def multiply_by_sorted_experts(
     x: mx.array,
     weight: PackedWeight,
-    starts: mx.array,
+    ranges: mx.array,
     *,
     tiles: Tiles = DEFAULT_TILES,
     maker: Maker = metal,
 ) -> mx.array:
     """Rows of x [P, K], sorted by expert, times their expert of W [E, N, K]: [P, N].
 
-    starts: [E + 1] uint32; rows starts[e] up to starts[e + 1] are those of expert e. For many
-    rows: each expert's weights are read once for a tile of its rows.
+    ranges: [E, 2] uint32; rows ranges[e, 0] up to ranges[e, 1] are those of expert e, and a row of
+    none is undefined in the result. For many rows: each expert's weights are read once for a tile
+    of its rows.
     """
     files = weight.packing.files
-    inputs = (*OPERANDS, "starts")
+    inputs = (*OPERANDS, "ranges")
     used = ("experts", "matmul")
     kernel = kernel_of("expert_matmul", files, inputs, _EXPERT_MATMUL, maker, used)
     (experts, width), x = weight.shape[:2], weight.spread(x)
@@ -173,7 +176,7 @@ def multiply_by_sorted_experts(
     most = len(x) // tiles.many.rows + min(experts, len(x))
     grid, group = _many_grid(width, most, tiles.many)
     return kernel(
-        inputs=[*planes_of(weight), x, *values_of_rows(weight.multiplier, None), starts],
+        inputs=[*planes_of(weight), x, *values_of_rows(weight.multiplier, None), ranges],
         template=[
             *template(x.dtype, weight, None),
             ("BM", tiles.many.rows),

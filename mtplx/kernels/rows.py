@@ -30,7 +30,7 @@ def joined_rows(runs: Sequence[RowRun], stack: tuple[int, ...]) -> PackedWeight 
     if shared > 1 and any(run.start % shared or run.stop % shared for run in runs):
         runs = [replace(run, weight=_with_own_scales(run.weight)) for run in runs]
     first = runs[0].weight
-    if any(_kind(run.weight) != _kind(first) for run in runs):
+    if any(kind_of(run.weight) != kind_of(first) for run in runs):
         return None
     codes = _plane([run.weight.codes for run in runs], runs)
     assert codes is not None
@@ -67,7 +67,8 @@ def num_rows_of(weight: PackedWeight) -> int:
     return _size(weight.shape[:-1])
 
 
-def _kind(weight: PackedWeight) -> tuple[object, ...]:
+def kind_of(weight: PackedWeight) -> tuple[object, ...]:
+    """What has to be the same for rows to be put together."""
     planes = weight.scales is None, weight.biases is None
     return weight.packing, weight.shape[-1], weight.run, *planes
 

@@ -17,6 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 from mtplx.errors import CheckpointError
+from mtplx.kernels.packing import float_weight
 from mtplx.kernels.source import Maker, metal
 from mtplx.kernels.tiling import Tiling
 from mtplx.loading.foreign_matrices import Packed, packed_matrices
@@ -31,13 +32,14 @@ from mtplx.loading.foreign_packing import (
 )
 from mtplx.loading.stored_tensors import read_config
 from mtplx.models.family import Tensors
-from mtplx.models.packed import PackedMatrix, PackedPart
+from mtplx.models.packed_matrix import PackedMatrix, PackedPart
 from mtplx.models.packed_weights import REARRANGED, UNLIKE, PackedWeights, Placement
 
 # Scales of activations and of the attention cache, which stay as they are computed.
 _NOT_OF_WEIGHTS = re.compile(r"([._](input|input_global|output|activation)_scale|\.[qkv]_scale)$")
 _AT_ONCE = 256  # faults that are looked for in one evaluation, which waits for the device
 _EXPERT = re.compile(r"\.experts\.\d+\.")
+_FLOATS = (mx.float32, mx.float16, mx.bfloat16)
 # What mlx-lm's code says of tensors that it does not expect.
 MLX_LM_ERRORS = (
     *(ValueError, OSError, LookupError, RuntimeError, TypeError, AttributeError, ArithmeticError),
@@ -153,7 +155,7 @@ def foreign_tensors(tensors: Tensors, manner: Manner) -> ForeignTensors:
         if name not in stored and not _NOT_OF_WEIGHTS.search(name)
     }
     found = ForeignTensors(others, matrices)
-    _expand_unlike_experts(found)
+    _pack_experts_beside(found, manner)
     return found
 
 
@@ -171,8 +173,9 @@ def _foreign(packed: Packed, manner: Manner) -> Foreign:
     return foreign
 
 
-def _expand_unlike_experts(found: ForeignTensors) -> None:
-    """The experts of a layer that are not all packed alike, which no stack can be made of."""
+def _pack_experts_beside(found: ForeignTensors, manner: Manner) -> None:
+    """The experts that are dense beside packed ones of their layer: as they are, they are a packing
+    like any other, and no stack of both would have to be dense."""
 
     def layer(name: str) -> str:
         return _EXPERT.sub(".experts.*.", name)
@@ -181,15 +184,18 @@ def _expand_unlike_experts(found: ForeignTensors) -> None:
         return
     names = sorted((n for n in {**found.others, **found.matrices} if _EXPERT.search(n)), key=layer)
     for _, group in groupby(names, layer):
-        members = [found.matrices.get(name) for name in group]
-        packings = {
-            None if each is None or each.matrix is None else each.matrix.weight.packing
-            for each in members
-        }
-        if len(packings) > 1:
-            for each in members:
-                if each is not None:
-                    each.expand(each.why or UNLIKE)
+        members = list(group)
+        dense = [name for name in members if name in found.others]
+        if len(dense) == len(members):
+            continue
+        if any(found.others[name].dtype not in _FLOATS for name in dense):
+            for name in found.matrices.keys() & set(members):
+                found.matrices[name].expand(UNLIKE)
+            continue
+        for name in dense:
+            whole = found.others.pop(name)
+            matrix = PackedMatrix(float_weight(whole), manner.dtype, manner.maker, manner.tiling)
+            found.matrices[name] = Foreign(whole, matrix, Form.ROWS, None)
 
 
 def placed(foreign: ForeignTensors, named: Callable[[Tensors], tuple[Any, Tensors]]) -> Placement:

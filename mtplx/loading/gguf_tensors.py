@@ -21,7 +21,7 @@ from mtplx.kernels.tiling import Tiling
 from mtplx.loading.gguf_affine import AFFINE_FORMATS, affine_parts
 from mtplx.loading.gguf_file import DENSE_FORMATS, READABLE, GgufFile, GgufTensor
 from mtplx.models.matrix import AffineMatrix, DenseMatrix, Matrix, stack
-from mtplx.models.packed import PackedMatrix
+from mtplx.models.packed_matrix import PackedMatrix
 from mtplx.quant.bits import Bytes, Floats
 from mtplx.quant.formats import BLOCK_FORMATS, expand, holds_numbers
 

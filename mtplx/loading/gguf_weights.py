@@ -10,7 +10,7 @@ from mtplx.kernels.packing import PART
 from mtplx.loading import gguf_qwen35
 from mtplx.loading.gguf_layouts import Layout
 from mtplx.loading.gguf_tensors import GgufTensors, stays_on_gpu
-from mtplx.models.packed import PackedPart
+from mtplx.models.packed_matrix import PackedPart
 from mtplx.models.packed_weights import PackedWeights
 
 

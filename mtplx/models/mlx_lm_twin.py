@@ -15,7 +15,7 @@ import mlx.nn as nn
 from mtplx.errors import UnsupportedTensorError
 from mtplx.models.llama import LlamaBlock, LlamaDims, LlamaTarget
 from mtplx.models.matrix import GROUP_SIZE, AffineMatrix, DenseMatrix, Matrix
-from mtplx.models.packed import PackedMatrix
+from mtplx.models.packed_matrix import PackedMatrix
 from mtplx.speculation import Target
 
 if TYPE_CHECKING:

@@ -1,10 +1,6 @@
-"""Matrices that stay in memory as they are on disk, multiplied by our own kernels.
+"""Modules of packed matrices, which stand in for mlx.nn's in a model of mlx-lm's."""
 
-`PackedMatrix` is one as llama-type trunks see it; the modules stand in for mlx.nn's in a model of
-mlx-lm's. No copy of the weights in another type is ever made.
-"""
-
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any, TypeAlias
 
@@ -13,78 +9,9 @@ import mlx.nn as nn
 
 from mtplx.kernels.heads import multiply_each, multiply_each_turned
 from mtplx.kernels.packing import PackedWeight
-from mtplx.kernels.product import (
-    DEFAULT_TILES,
-    Tiles,
-    embed,
-    multiply,
-    multiply_by_experts,
-    multiply_by_sorted_experts,
-)
-from mtplx.kernels.rows import num_rows_of, taken_rows
-from mtplx.kernels.source import Maker, metal
-from mtplx.kernels.tiling import Tiling
-from mtplx.models.matrix import JoinedMatrix
-
-
-@dataclass(frozen=True, slots=True)
-class PackedMatrix:
-    """An [N, K] matrix (matrix.Matrix). dtype: of the rows it gives. maker: who runs kernels.
-
-    tiling: which tiles they take; None is the usual ones.
-    """
-
-    weight: PackedWeight
-    dtype: mx.Dtype = mx.float32
-    maker: Maker = metal
-    tiling: Tiling | None = None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        num_rows, num_columns = self.weight.shape
-        return num_rows, num_columns
-
-    def arrays(self) -> tuple[mx.array, ...]:
-        planes = (self.weight.codes, self.weight.scales, self.weight.biases)
-        return tuple(a for a in (*planes, self.weight.multiplier) if a is not None)
-
-    @property
-    def tiles(self) -> Tiles:
-        return DEFAULT_TILES if self.tiling is None else self.tiling.of(self.weight)
-
-    def __call__(self, x: mx.array) -> mx.array:
-        rows = x.reshape(-1, x.shape[-1])
-        product = multiply(rows, self.weight, tiles=self.tiles, maker=self.maker)
-        return product.reshape(*x.shape[:-1], -1)
-
-    def rows(self, ids: mx.array) -> mx.array:
-        flat = ids.reshape(-1).astype(mx.uint32)
-        found = embed(flat, self.weight, self.dtype, maker=self.maker)
-        return found.reshape(*ids.shape, -1)
-
-    def take(self, ids: mx.array) -> "PackedMatrix":
-        return replace(self, weight=taken_rows(self.weight, ids))
-
-
-@dataclass(frozen=True, slots=True)
-class PackedPart:
-    """A matrix for one module of a model, which a file may have in another order than the model.
-
-    columns: [K], which element of the input stands where the matrix has its columns. rows: [N],
-    which of its rows each element of the result is made by. turned: whether the model has columns
-    for rows.
-    """
-
-    matrix: PackedMatrix | JoinedMatrix
-    columns: mx.array | None = None
-    rows: mx.array | None = None
-    turned: bool = False
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        matrix = self.matrix
-        shape = matrix.weight.shape if isinstance(matrix, PackedMatrix) else matrix.shape
-        return (*shape[:-2], shape[-1], shape[-2]) if self.turned else shape
+from mtplx.kernels.product import multiply, multiply_by_experts, multiply_by_sorted_experts
+from mtplx.kernels.rows import num_rows_of
+from mtplx.models.packed_matrix import GroupedExperts, PackedMatrix, PackedPart
 
 
 class PackedLinear(nn.Module):
@@ -140,31 +67,29 @@ class PackedEmbedding(nn.Module):
 class PackedExperts(nn.Module):
     """In place of mlx-lm's SwitchLinear: a matrix [N, K] of each expert. bias: [E, N] or None."""
 
-    def __init__(self, matrix: PackedMatrix, bias: mx.array | None = None) -> None:
+    def __init__(self, matrix: PackedMatrix | GroupedExperts, bias: mx.array | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.matrix = matrix
         self._bias = bias
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.matrix.weight.shape
+        own = self.matrix
+        return own.weight.shape if isinstance(own, PackedMatrix) else own.shape
 
     def __call__(self, x: mx.array, indices: mx.array, sorted_indices: bool = False) -> mx.array:
         """x [.., 1 or k, 1, K] and the experts [.., k] of its rows -> [.., k, 1, N]."""
-        experts, matrix, slots = indices.reshape(-1), self.matrix, 1
-        weight, tiles, maker = matrix.weight, matrix.tiles, matrix.maker
+        experts, slots = indices.reshape(-1), 1
         if not sorted_indices and x.shape[:-2] == (*indices.shape[:-1], 1):
             slots = indices.shape[-1]  # a row goes to several experts, and is not copied for each
         else:
             x = mx.broadcast_to(x, (*indices.shape, 1, x.shape[-1]))
         rows = x.reshape(-1, x.shape[-1])
-        if sorted_indices:
-            below = experts[None] < mx.arange(weight.shape[0] + 1)[:, None]
-            starts = mx.sum(below, axis=1).astype(mx.uint32)
-            product = multiply_by_sorted_experts(rows, weight, starts, tiles=tiles, maker=maker)
+        ranges = _ranges(experts, self.shape[0]) if sorted_indices else None
+        if isinstance(self.matrix, PackedMatrix):
+            product = _by_experts(self.matrix, rows, experts, slots, ranges)
         else:
-            ids = experts.astype(mx.uint32)
-            product = multiply_by_experts(rows, weight, ids, slots=slots, tiles=tiles, maker=maker)
+            product = _by_groups(self.matrix, rows, experts, slots, ranges)
         product = product.reshape(*indices.shape, 1, -1)
         if self._bias is None:
             return product
@@ -173,6 +98,38 @@ class PackedExperts(nn.Module):
     def held(self) -> list[mx.array]:
         """Every array of the module."""
         return [*self.matrix.arrays(), *([] if self._bias is None else [self._bias])]
+
+
+def _ranges(experts: mx.array, count: int) -> mx.array:
+    """Where the rows of each expert begin and end among those [P] that are sorted by expert."""
+    below = experts[None] < mx.arange(count + 1)[:, None]
+    starts = mx.sum(below, axis=1).astype(mx.uint32)
+    return mx.stack([starts[:-1], starts[1:]], axis=1)
+
+
+def _by_experts(
+    matrix: PackedMatrix, rows: mx.array, experts: mx.array, slots: int, ranges: mx.array | None
+) -> mx.array:
+    weight, tiles, maker = matrix.weight, matrix.tiles, matrix.maker
+    if ranges is not None:
+        return multiply_by_sorted_experts(rows, weight, ranges, tiles=tiles, maker=maker)
+    ids = experts.astype(mx.uint32)
+    return multiply_by_experts(rows, weight, ids, slots=slots, tiles=tiles, maker=maker)
+
+
+def _by_groups(
+    experts: GroupedExperts, rows: mx.array, ids: mx.array, slots: int, ranges: mx.array | None
+) -> mx.array:
+    """Each group makes the rows of its own experts and leaves the others undefined."""
+    product = None
+    for group in experts.groups:
+        places = group.places[ids]
+        own = None if ranges is None else ranges[group.ids]
+        made = _by_experts(group.matrix, rows, places, slots, own)
+        is_own = (places < group.ids.size)[:, None]
+        product = made if product is None else mx.where(is_own, made, product)
+    assert product is not None
+    return product
 
 
 class PackedHeads(nn.Module):

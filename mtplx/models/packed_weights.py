@@ -15,15 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from mtplx.errors import UnsupportedTensorError
-from mtplx.kernels.rows import RowRun, joined_rows, num_rows_of
+from mtplx.kernels.rows import RowRun, joined_rows, kind_of, num_rows_of
 from mtplx.models.matrix import JoinedMatrix
 from mtplx.models.packed import (
     PackedEmbedding,
     PackedExperts,
     PackedHeads,
     PackedLinear,
+)
+from mtplx.models.packed_matrix import (
+    GroupedExperts,
     PackedMatrix,
     PackedPart,
+    grouped_experts,
 )
 
 _NUMBERS = mx.int64  # a type that no weights are of
@@ -98,7 +102,9 @@ class PackedWeights:
         whole = {name: self._whole[id(a)] for name, a in weights.items() if id(a) in self._whole}
         here = {id(array) for array, _, _ in whole.values()}
         failed |= {name: REARRANGED for key, (_, name, _) in self._whole.items() if key not in here}
-        parts = {path: (part, [name]) for path, (_, name, part) in whole.items()}
+        parts: dict[str, tuple[PackedPart | GroupedExperts, list[str]]] = {
+            path: (part, [name]) for path, (_, name, part) in whole.items()
+        }
         numbered = {n: a for n, a in weights.items() if self._by_rows and a.dtype == _NUMBERS}
         parts |= self._from_rows(numbered, failed)
         rest = {n: a for n, a in weights.items() if n not in whole and n not in numbered}
@@ -114,7 +120,7 @@ class PackedWeights:
 
     def _from_rows(
         self, numbered: Mapping[str, mx.array], failed: dict[str, str | None]
-    ) -> dict[str, tuple[PackedPart, list[str]]]:
+    ) -> dict[str, tuple[PackedPart | GroupedExperts, list[str]]]:
         """What the numbers of rows make, with the names of what it is made of."""
         runs = {name: self._runs(array) for name, array in numbered.items()}
         shapes = {name: _as_rows(array.shape) for name, array in numbered.items()}
@@ -125,7 +131,7 @@ class PackedWeights:
             for run in runs[name]
             if shape is None
         }
-        made: dict[str, tuple[PackedPart, list[str]]] = {}
+        made: dict[str, tuple[PackedPart | GroupedExperts, list[str]]] = {}
         num_bad = -1
         while num_bad != len(bad):  # what is bad of one matrix is so of all that share its stack
             num_bad = len(bad)
@@ -139,7 +145,8 @@ class PackedWeights:
                 if part is None:
                     bad |= {each: bad.get(each, why) for each in sources}
                 else:
-                    part = replace(part, turned=numbered[name].shape != shape)
+                    if isinstance(part, PackedPart):
+                        part = replace(part, turned=numbered[name].shape != shape)
                     made[name] = part, [self._by_rows[each][0] for each in sorted(sources)]
         failed |= {self._by_rows[each][0]: why for each, why in bad.items()}
         return made
@@ -177,18 +184,40 @@ class PackedWeights:
                 wrong[source] = REARRANGED if found else None
         return wrong
 
-    def _joined(self, runs: Sequence[_Run], shape: Sequence[int]) -> PackedPart | None:
+    def _joined(
+        self, runs: Sequence[_Run], shape: tuple[int, ...]
+    ) -> PackedPart | GroupedExperts | None:
         if not runs or sum(run.stop - run.start for run in runs) != np.prod(shape):
             return None
+        matrix = self._matrix(runs, shape[:-2])
+        if matrix is not None:
+            return PackedPart(matrix)
+        return self._beside(runs) if len(shape) == 2 else self._by_packing(runs, shape)
+
+    def _matrix(self, runs: Sequence[_Run], stack: tuple[int, ...]) -> PackedMatrix | None:
+        """Runs of rows as one matrix, or as a stack of them; None where they are not alike."""
         matrices = [self._by_rows[run.source][1] for run in runs]
         rows = [
             RowRun(matrix.weight, run.start, run.stop)
             for matrix, run in zip(matrices, runs, strict=True)
         ]
-        weight = joined_rows(rows, tuple(shape[:-2]))
-        if weight is not None:
-            return PackedPart(replace(matrices[0], weight=weight))
-        return self._beside(runs) if len(shape) == 2 else None
+        weight = joined_rows(rows, stack)
+        return None if weight is None else replace(matrices[0], weight=weight)
+
+    def _by_packing(self, runs: Sequence[_Run], shape: tuple[int, ...]) -> GroupedExperts | None:
+        """Experts that are not all packed alike, if each of them is so throughout."""
+        groups: dict[object, dict[int, list[_Run]]] = {}
+        for expert, own in enumerate(_cut(runs, shape[-2])):
+            kinds = {kind_of(self._by_rows[run.source][1].weight) for run in own}
+            if len(kinds) > 1:
+                return None
+            groups.setdefault(kinds.pop(), {})[expert] = own
+        stacks = {}
+        for experts in groups.values():
+            matrix = self._matrix([run for own in experts.values() for run in own], (len(experts),))
+            assert matrix is not None
+            stacks[tuple(experts)] = matrix
+        return grouped_experts(stacks)
 
     def _beside(self, runs: Sequence[_Run]) -> PackedPart | None:
         """Matrices that are packed differently, each multiplied by itself; rows in order."""
@@ -209,6 +238,22 @@ def _as_rows(shape: tuple[int, ...]) -> tuple[int, ...] | None:
     return (*shape[:-2], shape[-1], 1) if len(shape) > 1 and shape[-2] == 1 else None
 
 
+def _cut(runs: Sequence[_Run], length: int) -> list[list[_Run]]:
+    """The runs of every so many rows."""
+    parts: list[list[_Run]] = [[]]
+    room = length
+    for run in runs:
+        start = run.start
+        while start < run.stop:
+            if not room:
+                parts.append([])
+                room = length
+            stop = min(run.stop, start + room)
+            parts[-1].append(_Run(run.source, start, stop))
+            room, start = room - (stop - start), stop
+    return parts
+
+
 def put_modules(model: Any, modules: Mapping[str, nn.Module]) -> None:
     """Put modules in the places of a model's own, by their path."""
     for path, module in modules.items():
@@ -222,24 +267,32 @@ def put_modules(model: Any, modules: Mapping[str, nn.Module]) -> None:
             setattr(at, last, module)
 
 
-def _module(path: str, place: Any, part: PackedPart, bias: mx.array | None) -> nn.Module:
+def _module(
+    path: str, place: Any, part: PackedPart | GroupedExperts, bias: mx.array | None
+) -> nn.Module:
     from mlx_lm.models.mla import MultiLinear
     from mlx_lm.models.switch_layers import SwitchLinear
 
-    shape, matrix = part.shape, part.matrix
-    if part.turned and not isinstance(place, MultiLinear):
+    turned = isinstance(part, PackedPart) and part.turned
+    if turned and not isinstance(place, MultiLinear):
         raise UnsupportedTensorError(REARRANGED)
-    if place is None or not hasattr(place, "weight") or place.weight.shape != shape:
+    if place is None or not hasattr(place, "weight") or place.weight.shape != part.shape:
         raise UnsupportedTensorError(
-            f"{path} is no matrix of {list(shape)} in this model, as its packed weights are"
+            f"{path} is no matrix of {list(part.shape)} in this model, as its packed weights are"
         )
-    if isinstance(place, nn.Linear):
+    if isinstance(part, PackedPart) and isinstance(place, nn.Linear):
         return PackedLinear(part, bias)
-    if isinstance(matrix, PackedMatrix) and part.columns is None and part.rows is None:
-        if isinstance(place, MultiLinear):
-            return PackedHeads(matrix, part.turned)
-        if isinstance(place, nn.Embedding):
-            return PackedEmbedding(matrix)
-        if isinstance(place, SwitchLinear):
-            return PackedExperts(matrix, bias)
+    matrix = part if isinstance(part, GroupedExperts) else _alone(part)
+    if matrix is not None and isinstance(place, SwitchLinear):
+        return PackedExperts(matrix, bias)
+    if isinstance(matrix, PackedMatrix) and isinstance(place, MultiLinear):
+        return PackedHeads(matrix, turned)
+    if isinstance(matrix, PackedMatrix) and isinstance(place, nn.Embedding):
+        return PackedEmbedding(matrix)
     raise UnsupportedTensorError(f"{type(place).__name__} is no kind of module for packed weights")
+
+
+def _alone(part: PackedPart) -> PackedMatrix | None:
+    """Its matrix, where that is one and has rows and columns in the model's order."""
+    in_order = part.columns is None and part.rows is None
+    return part.matrix if isinstance(part.matrix, PackedMatrix) and in_order else None

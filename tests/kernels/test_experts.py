@@ -1,6 +1,7 @@
 """Products with one of many matrices for each row."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import mlx.core as mx
 import numpy as np
@@ -16,7 +17,9 @@ from mtplx.kernels.product import (
 )
 from mtplx.kernels.source import Maker
 from tests.kernels.figures import random_rows
+from tests.kernels.hosts import Watch, needs_linux
 from tests.kernels.matrices import MATRICES
+from tests.tiny import close
 
 EXPERTS, WIDTH, COLUMNS = 5, 19, 256
 NAMES = ("Q4_K", "NVFP4 rows", "affine 4 bit")
@@ -63,10 +66,10 @@ def test_sorted_rows_equal_products_with_their_expert(name: str, maker: Maker) -
     """Experts with no row, one row, a full tile and more than that."""
     together, singles = stacked(name)
     starts = [0, 17, 17, 18, 34, 60]
+    ranges = mx.array(list(pairwise(starts))).astype(mx.uint32)
     x = random_rows(starts[-1], COLUMNS)
     tiles = Tiles(many=BlockTile(16, 32))
-    begins = mx.array(starts).astype(mx.uint32)
-    got = multiply_by_sorted_experts(x, together, begins, tiles=tiles, maker=maker)
+    got = multiply_by_sorted_experts(x, together, ranges, tiles=tiles, maker=maker)
     for e, single in enumerate(singles):
         mine = x[starts[e] : starts[e + 1]]
         if not len(mine):
@@ -86,3 +89,27 @@ def test_a_gather_of_experts_reads_only_those_that_are_named(maker: Maker) -> No
     codes[[0, 3, 4]] = 0xFF
     damaged = replace(together, codes=mx.array(codes))
     assert mx.array_equal(multiply_by_experts(x, damaged, named, maker=maker), usual)
+
+
+def test_what_is_no_experts_leaves_the_others_as_they_are(maker: Maker) -> None:
+    """A number that none has among few products, a row in no range among many."""
+    together, _ = stacked("Q4_K")
+    x = random_rows(4, COLUMNS)
+    named = mx.array([1, EXPERTS, 2, EXPERTS]).astype(mx.uint32)
+    few = multiply_by_experts(x, together, named, maker=maker)
+    own = mx.array([0, 2])
+    ids = named[own]
+    assert mx.array_equal(few[own], multiply_by_experts(x[own], together, ids, maker=maker))
+    ranges = mx.array([[0, 0], [0, 1], [2, 3], [3, 3], [3, 3]]).astype(mx.uint32)
+    many = multiply_by_sorted_experts(x, together, ranges, maker=maker)
+    assert close(many[own].astype(mx.float32), few[own].astype(mx.float32), bound=2e-3)
+
+
+@needs_linux
+def test_of_experts_that_are_not_there_nothing_is_read() -> None:
+    """Not a byte of another one in its place."""
+    together, singles = stacked("Q4_K")
+    watch = Watch(checked=True)
+    named = mx.array([1, EXPERTS, EXPERTS + 7]).astype(mx.uint32)
+    multiply_by_experts(random_rows(3, COLUMNS), together, named, maker=watch)
+    assert watch.results[0].fetched()["w"] == singles[1].codes.nbytes

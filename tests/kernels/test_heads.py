@@ -11,7 +11,8 @@ from mtplx.kernels.heads import multiply_each, multiply_each_turned
 from mtplx.kernels.packing import PackedWeight, fp8_weight
 from mtplx.kernels.rows import RowRun, joined_rows
 from mtplx.kernels.source import Maker
-from mtplx.models.packed import PackedHeads, PackedMatrix
+from mtplx.models.packed import PackedHeads
+from mtplx.models.packed_matrix import PackedMatrix
 from tests.kernels.hosts import Watch, checked, needs_linux
 from tests.kernels.matrices import MATRICES, Floats
 from tests.metal_host.static_check import check_static, lint

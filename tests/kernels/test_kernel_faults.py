@@ -66,8 +66,8 @@ def test_no_product_with_experts_does_what_is_undefined() -> None:
     together, _ = stacked("Q4_K")
     x = random_rows(4, COLUMNS)
     multiply_by_experts(x, together, mx.array([4, 0, 1, 1]).astype(mx.uint32), maker=checked)
-    starts = mx.array([0, 1, 1, 3, 3, 4]).astype(mx.uint32)
-    multiply_by_sorted_experts(x, together, starts, maker=checked)
+    ranges = mx.array([[0, 1], [1, 1], [1, 3], [3, 3], [3, 4]]).astype(mx.uint32)
+    multiply_by_sorted_experts(x, together, ranges, maker=checked)
 
 
 @pytest.mark.parametrize("name", some_of_all("Q4_K", "IQ2_XS", "FP8 128 x 128"))
@@ -89,7 +89,7 @@ def test_metal_would_take_the_text_of_products_with_experts() -> None:
         random_rows(1, COLUMNS), together, mx.zeros(8, mx.uint32), slots=8, maker=watch
     )
     multiply_by_sorted_experts(
-        random_rows(9, COLUMNS), together, mx.zeros(6, mx.uint32), maker=watch
+        random_rows(9, COLUMNS), together, mx.zeros((5, 2), mx.uint32), maker=watch
     )
     for result in watch.results:
         assert check_static(result.text) == []

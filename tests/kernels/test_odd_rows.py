@@ -123,8 +123,8 @@ def test_experts_of_such_rows_multiply(case: str, maker: Maker) -> None:
     assert stack is not None
     x = random_rows(3, weights.shape[1])
     few = multiply_by_experts(x, stack, mx.array([1, 0, 1]).astype(mx.uint32), maker=maker)
-    starts = mx.array([0, 1, 3]).astype(mx.uint32)
-    many = multiply_by_sorted_experts(x, stack, starts, maker=maker)
+    ranges = mx.array([[0, 1], [1, 3]]).astype(mx.uint32)
+    many = multiply_by_sorted_experts(x, stack, ranges, maker=maker)
     assert error(x, weights, few) < BOUND
     assert error(x, weights, many) < BOUND
 

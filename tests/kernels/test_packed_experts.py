@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from mtplx.bench.ceiling import weight_bytes_per_token
-from mtplx.kernels.packing import PackedWeight
+from mtplx.kernels.packing import PackedWeight, float_weight
 from mtplx.kernels.source import Maker
-from mtplx.loading.expanded_tensors import Manner
+from mtplx.loading.describe import describe
+from mtplx.loading.expanded_tensors import Manner, foreign_tensors, told_expanded
 from mtplx.loading.native_folder import FolderModel, folder_model
 from mtplx.models.packed import PackedExperts, held_arrays
+from mtplx.models.packed_matrix import GroupedExperts, PackedMatrix, grouped_experts
 from tests.packings import PACKINGS
 from tests.tiny import close, random_prompt
 
@@ -120,6 +122,12 @@ def experts_of(model: FolderModel) -> list[PackedExperts]:
     return [m for m in model.target.model.modules() if isinstance(m, PackedExperts)]
 
 
+def stack_of(module: PackedExperts) -> PackedMatrix:
+    """Its experts, which are all packed alike."""
+    assert isinstance(module.matrix, PackedMatrix)
+    return module.matrix
+
+
 @pytest.mark.parametrize("kind", PACKINGS)
 def test_experts_stay_packed(kind: str, maker: Maker, tmp_path: Path) -> None:
     """The logits of dense ones, few rows and many; what is held is what is on disk."""
@@ -131,7 +139,7 @@ def test_experts_stay_packed(kind: str, maker: Maker, tmp_path: Path) -> None:
     for rows in (1, len(PROMPT)):
         assert close(logits_of(model, rows), logits_of(expected, rows), bound=BOUND)
     held = sum(array.nbytes for array in held_arrays(model.target.model))
-    multipliers = [m.matrix.weight.multiplier for m in experts_of(model)]
+    multipliers = [stack_of(m).weight.multiplier for m in experts_of(model)]
     scales = sum(a.nbytes for a in multipliers if a is not None)
     if kind == "FP8 by tiles that do not":  # a line of scales for each row
         scales = sum(4 * EXPERTS * rows for rows, _ in PROJECTIONS.values())
@@ -155,7 +163,8 @@ def test_no_dense_expert_is_made_on_the_way(maker: Maker, tmp_path: Path) -> Non
 
 def altered(model: FolderModel, change: Callable[[PackedWeight], PackedWeight]) -> FolderModel:
     for module in experts_of(model):
-        module.matrix = replace(module.matrix, weight=change(module.matrix.weight))
+        stack = stack_of(module)
+        module.matrix = replace(stack, weight=change(stack.weight))
     return model
 
 
@@ -189,11 +198,11 @@ def test_a_factor_is_applied_after_the_sum(maker: Maker, tmp_path: Path) -> None
     """Sums beyond half precision before they are scaled come out right in half precision."""
     packed, _, _ = checkpoint(tmp_path, "ModelOpt NVFP4")
     (gate, *_) = experts_of(opened(packed, maker))
-    weight = gate.matrix.weight
+    weight = stack_of(gate).weight
     assert weight.multiplier is not None
     assert weight.multiplier.shape == (EXPERTS * weight.shape[1],)
     x, chosen = mx.full((1, 1, 1, WIDTH), 2e3, mx.float16), mx.array([[0, 3]])
-    small = PackedExperts(replace(gate.matrix, weight=replace(weight, multiplier=None)))
+    small = PackedExperts(replace(stack_of(gate), weight=replace(weight, multiplier=None)))
     factors = weight.multiplier.reshape(EXPERTS, -1)[chosen[0]]
     exact = small(x.astype(mx.float32), chosen).reshape(2, -1) * factors
     assert not mx.isfinite(small(x, chosen)).all()
@@ -207,14 +216,53 @@ def formats(e: int, projection: str) -> str:
     return "FP8 of one scale" if (e, projection) == (2, "up_proj") else "ModelOpt NVFP4"
 
 
-def test_experts_of_several_formats_are_expanded_and_told(maker: Maker, tmp_path: Path) -> None:
-    """Those of the stacks that are concerned, and no others."""
-    packed, dense, _ = checkpoint(tmp_path, formats)
-    model = opened(packed, maker)
-    assert len(experts_of(model)) == 1
-    assert close(logits_of(model, 6), logits_of(folder_model(dense), 6), bound=BOUND)
-    told = f"{2 * EXPERTS - 1} such as {LAYER}.mlp.experts.0.down_proj (its experts are not all"
-    assert told in str(model.note)
+def test_experts_of_several_formats_stay_packed(maker: Maker, tmp_path: Path) -> None:
+    """The logits of dense ones, few rows and many; dense ones among them as they are."""
+    packed, dense, num_bytes = checkpoint(tmp_path, formats)
+    model, expected = opened(packed, maker), folder_model(dense)
+    assert model.note is None
+    assert describe(packed, packed=True).expanded is None
+    grouped = [isinstance(m.matrix, GroupedExperts) for m in experts_of(model)]
+    assert sorted(grouped) == [False, True, True]
+    for rows in (1, 6, len(PROMPT)):
+        assert close(logits_of(model, rows), logits_of(expected, rows), bound=BOUND)
+    # The dense one was counted as if it were packed.
+    held = sum(array.nbytes for array in held_arrays(model.target.model)) - 3 * INNER * WIDTH
+    factors = 4 * EXPERTS * sum(rows for rows, _ in PROJECTIONS.values())
+    assert num_bytes * 0.9 < held <= num_bytes + factors
+
+
+def test_each_expert_of_a_group_is_its_own(maker: Maker) -> None:
+    """Whichever are asked for: of one group, of both, in any order; also with biases."""
+    random = mx.random.normal((EXPERTS, 16, 40), key=mx.random.key(0))
+    half = random.astype(mx.float16)
+    halves, wholes = (0, 3, 4), (1, 2, 5)
+    stacks: dict[tuple[int, ...], PackedMatrix] = {
+        ids: PackedMatrix(float_weight(weights[mx.array(ids)]), maker=maker)
+        for ids, weights in ((halves, half), (wholes, random))
+    }
+    bias = mx.random.normal((EXPERTS, 16), key=mx.random.key(1))
+    module = PackedExperts(grouped_experts(stacks), bias)
+    assert module.shape == (EXPERTS, 16, 40)
+    dense = mx.where(mx.array([e in halves for e in range(EXPERTS)])[:, None, None], half, random)
+    for chosen in ([0, 3], [1, 2], [5, 4], [2, 2]):
+        indices = mx.array([[chosen] * 2])
+        x = mx.random.normal((1, 2, 1, 1, 40), key=mx.random.key(2))
+        want = mx.stack([dense[e] @ x[0, 0, 0, 0] + bias[e] for e in chosen])
+        assert close(module(x, indices)[0, 0, :, 0], want)
+    ids = [0, 1, 1, 3, 5]
+    x = mx.random.normal((5, 1, 40), key=mx.random.key(3))
+    want = mx.stack([dense[e] @ row[0] + bias[e] for e, row in zip(ids, x, strict=True)])
+    assert close(module(x, mx.array(ids), sorted_indices=True)[:, 0], want)
+
+
+def test_what_mlx_packs_beside_foreign_experts_is_told(maker: Maker) -> None:
+    """No stack is made of both."""
+    parts, _ = PACKINGS["FP8 of one scale"].matrix(16, 32, 1)
+    tensors = {f"m.experts.0.up_proj.{part}": array for part, array in parts.items()}
+    tensors["m.experts.1.up_proj.weight"] = mx.zeros((16, 4), mx.uint32)
+    found = foreign_tensors(tensors, Manner(keep=True, maker=maker))
+    assert "1 such as m.experts.0.up_proj (its experts are not all" in str(told_expanded(found))
 
 
 def test_experts_may_have_biases(maker: Maker) -> None:
@@ -222,7 +270,6 @@ def test_experts_may_have_biases(maker: Maker) -> None:
     from mlx_lm.models.switch_layers import SwitchLinear
 
     from mtplx.kernels.packing import fp8_weight
-    from mtplx.models.packed import PackedMatrix
 
     parts, weights = PACKINGS["FP8 of one scale"].matrix(EXPERTS * 16, 32, 1)
     codes = parts["weight"].reshape(EXPERTS, 16, 32)

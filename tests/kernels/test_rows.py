@@ -10,7 +10,7 @@ from mtplx.kernels.product import embed, multiply_by_experts
 from mtplx.kernels.rows import RowRun, joined_rows, num_rows_of
 from mtplx.kernels.source import Maker
 from mtplx.models.module_matrix import ModuleMatrix, with_rows
-from mtplx.models.packed import PackedMatrix
+from mtplx.models.packed_matrix import PackedMatrix
 from mtplx.models.shortlist import make_shortlist, widen
 from tests.kernels.figures import random_rows
 from tests.kernels.matrices import MATRICES, Floats

@@ -10,7 +10,8 @@ import pytest
 from mtplx.errors import UnsupportedTensorError
 from mtplx.kernels.packing import fp8_weight, nvfp4_weight
 from mtplx.models.matrix import JoinedMatrix
-from mtplx.models.packed import PackedLinear, PackedMatrix, PackedPart
+from mtplx.models.packed import PackedExperts, PackedLinear
+from mtplx.models.packed_matrix import GroupedExperts, PackedMatrix, PackedPart
 from mtplx.models.packed_weights import REARRANGED, UNLIKE, PackedWeights, Placement
 
 Change = Callable[[mx.array, mx.array], dict[str, mx.array]]
@@ -93,6 +94,28 @@ def test_rows_of_unlike_matrices_are_put_in_order_behind_their_products() -> Non
     stacked = packed.places(model(a=6), {"a.weight": mx.stack([one[:2], other])})
     assert set(stacked.failed.values()) <= {REARRANGED, UNLIKE}
     assert stacked.modules == {}
+
+
+def test_experts_are_grouped_by_packing_if_each_is_of_one() -> None:
+    """Of four rows each, two experts of one packing around one of another."""
+    from mlx_lm.models.switch_layers import SwitchLinear
+
+    def placed_experts(change: Callable[[mx.array, mx.array], mx.array]) -> Placement:
+        packed = PackedWeights()
+        one = packed.row_numbers(matrix(8, 0), "one")
+        nvfp4 = nvfp4_weight(mx.zeros((4, 16), mx.uint8), mx.zeros((4, 2), mx.uint8), mx.array(1.0))
+        other = packed.row_numbers(PackedMatrix(nvfp4), "other")
+        made: Any = nn.Module()
+        made.a = SwitchLinear(32, 4, 3, bias=False)
+        return packed.places(made, {"a.weight": change(one, other).reshape(3, 4, 1)})
+
+    apart = placed_experts(lambda one, other: mx.concatenate([one[:4], other, one[4:]]))
+    module = apart.modules["a"]
+    assert isinstance(module, PackedExperts)
+    assert isinstance(module.matrix, GroupedExperts)
+    assert [group.ids.tolist() for group in module.matrix.groups] == [[0, 2], [1]]
+    within = placed_experts(lambda one, other: mx.concatenate([one[:2], other, one[2:]]))
+    assert within.failed == {"one": UNLIKE, "other": UNLIKE}
 
 
 def test_a_matrix_without_a_place_is_refused_by_name() -> None:

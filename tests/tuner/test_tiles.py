@@ -14,7 +14,7 @@ from mtplx.kernels.tiling import Tiling
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_model import gguf_model
 from mtplx.models.llama import LlamaTarget
-from mtplx.models.packed import PackedMatrix
+from mtplx.models.packed_matrix import PackedMatrix
 from mtplx.tuner.conditions import Conditions
 from mtplx.tuner.record import make_profile
 from mtplx.tuner.tiles import (
