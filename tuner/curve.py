@@ -8,7 +8,7 @@ work that the device had put off is not taken for another part's.
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,6 +46,16 @@ def fit_costs(trials: Sequence[Trial], passes_s: Mapping[int, Sequence[float]]) 
         fixed_s=fixed_s,
     )
     return FittedCosts(curve, statistics.median(abs(_error(curve, trial)) for trial in trials))
+
+
+def with_window(costs: FittedCosts, trials: Sequence[Trial]) -> FittedCosts:
+    """The costs of a head that looks back over a window.
+
+    trials: replies drafted so. Whatever the context, a step looks at no more than it did there.
+    """
+    step_s, curve = _draft_s(trials), costs.curve
+    draft_s = tuple(min(time_s, step_s) for time_s in curve.draft_s)
+    return replace(costs, curve=replace(curve, draft_s=draft_s))
 
 
 def _round_s(trials: Sequence[Trial], passes_s: Sequence[float]) -> list[float]:

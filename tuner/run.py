@@ -8,7 +8,7 @@ from mtplx.costs import Priors
 from mtplx.kernels.product import RowTile
 from mtplx.profile import Interval
 from mtplx.tuner.confirm import Pair, check_plain, confirm
-from mtplx.tuner.curve import FittedCosts, fit_costs, fit_priors
+from mtplx.tuner.curve import FittedCosts, fit_costs, fit_priors, with_window
 from mtplx.tuner.levers import Lever, try_levers
 from mtplx.tuner.plan import Plan
 from mtplx.tuner.schedule import BRIEF, pairs_in_time, reply_length
@@ -64,12 +64,16 @@ def tune(bench: Bench, cells: Sequence[Cell], plan: Plan, told: Callable[[Trial]
     verdict = decide(depths, pairs, checks, drift)
     levers = try_levers(session, verdict)
     counted = [trial for trial in session.trials if trial.stage in (SEARCH, CONFIRM)]
+    costs = fit_costs(counted, passes_s)
+    windows = {lever.flag for lever in levers or () if lever.wins and lever.window}
+    if windows:
+        costs = with_window(costs, [t for t in session.trials if t.lever in windows])
     return Outcome(
         plan=plan,
         trials=tuple(session.trials),
         pairs=pairs,
         verdict=verdict,
-        costs=fit_costs(counted, passes_s),
+        costs=costs,
         priors=fit_priors(counted, plan.max_depth),
         levers=levers,
         tiles=tiles,

@@ -49,6 +49,15 @@ def test_a_window_that_is_faster_becomes_part_of_the_profile() -> None:
     assert told.endswith("it is used from now on.")
 
 
+def test_a_step_then_costs_what_it_cost_with_the_window() -> None:
+    """By the replies that were drafted so: on this machine all of a reply is faster by a factor."""
+    profile, _ = profile_of(with_window(0.8))
+    usual, _ = profile_of(with_window(1.0))
+    assert profile.curve.draft_s[-1] == pytest.approx(0.8 * usual.curve.draft_s[-1], rel=0.03)
+    assert profile.curve.draft_s[0] <= profile.curve.draft_s[-1]
+    assert profile.curve.verify_s[0][0] == pytest.approx(usual.curve.verify_s[0][0], rel=0.03)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.25])
 def test_a_window_that_is_no_faster_is_left_out(factor: float) -> None:
     profile, levers = profile_of(with_window(factor))
