@@ -13,7 +13,6 @@ steps (mtplx.kernels.gated_delta).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import FunctionType
 from typing import Any, Protocol
 
 import mlx.core as mx
@@ -22,6 +21,7 @@ import mlx.nn as nn
 from mtplx.blas import serving
 from mtplx.kernels.gated_delta import KEY_MULTIPLE, step
 from mtplx.kernels.source import Maker, metal
+from mtplx.models.rebound import rebound
 
 UPDATE = "gated_delta_update"  # what mlx-lm's mixers call the recurrence
 MAX_ROWS = 32  # of a block; longer passes are cut
@@ -210,15 +210,7 @@ def with_rule(
     if UPDATE not in run.__code__.co_names or rule is None:
         return run
     update = _updating(run.__globals__[UPDATE], rule, recorder)
-    changed = FunctionType(
-        run.__code__,
-        {**run.__globals__, UPDATE: update},
-        run.__name__,
-        run.__defaults__,
-        run.__closure__,
-    )
-    changed.__kwdefaults__ = run.__kwdefaults__
-    return changed
+    return rebound(run, **{UPDATE: update})
 
 
 def _updating(original: Callable[..., Any], rule: Rule, recorder: HasNotes) -> Callable[..., Any]:
