@@ -7,20 +7,25 @@ mlx-lm's cache calls (`offset`, `update_and_fetch`, `make_mask`) so that its mod
 
 import mlx.core as mx
 
-from mtplx.cache.rows import RowCache, grown, window_mask
+from mtplx.cache.rows import RowCache, grown, in_type, window_mask
 from mtplx.speculation import Snapshot
 
 
 class AttentionCache(RowCache):
-    """Keys and values [1, H, T, D] of one attention layer."""
+    """Keys and values [1, H, T, D] of one attention layer.
 
-    def __init__(self, name: str = "attention") -> None:
+    dtype: of the rows that are kept and fetched; None is what they come in.
+    """
+
+    def __init__(self, name: str = "attention", dtype: mx.Dtype | None = None) -> None:
         super().__init__(name)
+        self.dtype = dtype
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append the rows of one pass; return all rows, [1, H, offset, D] each."""
+        keys, values = in_type(keys, self.dtype), in_type(values, self.dtype)
         start, end = self.offset, self.offset + keys.shape[2]
         if self.keys is None or self.values is None or end > self.keys.shape[2]:
             self.keys = grown(self.keys, start, keys, end)
@@ -61,7 +66,7 @@ class AttentionCache(RowCache):
         return Snapshot((self.offset,), rows)
 
     def _fill(self, length: int, arrays: tuple[mx.array, ...]) -> None:
-        keys, values = arrays
+        keys, values = (in_type(rows, self.dtype) for rows in arrays)
         self.keys, self.values = (grown(rows, length, rows, length) for rows in (keys, values))
 
 

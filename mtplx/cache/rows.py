@@ -73,6 +73,11 @@ def grown(held: mx.array | None, num_held: int, new: mx.array, num_rows: int) ->
     return room if held is None else mx.concatenate([held[..., :num_held, :], room], axis=2)
 
 
+def in_type(rows: mx.array, dtype: mx.Dtype | None) -> mx.array:
+    """Rows as a cache of this type keeps them; None is as they come."""
+    return rows if dtype is None else rows.astype(dtype)
+
+
 def whole_steps(num_rows: int) -> int:
     return -(-num_rows // STEP) * STEP
 

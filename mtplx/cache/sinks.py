@@ -14,10 +14,12 @@ SINKS = 4  # first tokens that are always seen
 
 class SinkCache(AttentionCache):
     """Keys and values [1, H, T, D]. window: each row sees `SINKS` rows and so many before it, its
-    own included; None is all of them."""
+    own included; None is all of them. dtype: as of AttentionCache."""
 
-    def __init__(self, name: str = "sinks", window: int | None = None) -> None:
-        super().__init__(name)
+    def __init__(
+        self, name: str = "sinks", window: int | None = None, dtype: mx.Dtype | None = None
+    ) -> None:
+        super().__init__(name, dtype)
         self.window = window
 
     def hides(self, num_rows: int) -> bool:

@@ -7,7 +7,7 @@ a mask, and cut back like any other attention state, also where it crosses the w
 
 import mlx.core as mx
 
-from mtplx.cache.rows import RowCache, grown, window_mask
+from mtplx.cache.rows import RowCache, grown, in_type, window_mask
 from mtplx.errors import RollbackError
 from mtplx.speculation import Snapshot
 
@@ -15,13 +15,16 @@ ROOM = 64  # rows that stay behind the window, so that it can go back as many to
 
 
 class WindowCache(RowCache):
-    """The last `window` keys and values [1, H, T, D], and some before them."""
+    """The last `window` keys and values [1, H, T, D], and some before them.
+
+    dtype: of the rows that are kept and fetched; None is what they come in.
+    """
 
     keeps_every_length = False
 
-    def __init__(self, window: int, name: str = "window") -> None:
+    def __init__(self, window: int, name: str = "window", dtype: mx.Dtype | None = None) -> None:
         super().__init__(name)
-        self.window = window
+        self.window, self.dtype = window, dtype
         self.keys: mx.array | None = None
         self.values: mx.array | None = None
         self._first = 0  # the position of the first row held
@@ -33,6 +36,7 @@ class WindowCache(RowCache):
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Append the rows of one pass; return those that any of its rows sees."""
+        keys, values = in_type(keys, self.dtype), in_type(values, self.dtype)
         start, end = self.offset, self.offset + keys.shape[2]
         if self.keys is None or self.values is None or end - self._first > self.keys.shape[2]:
             self._make_room(keys, values, end)
@@ -112,7 +116,7 @@ class WindowCache(RowCache):
         return Snapshot((self.offset,), held)
 
     def _fill(self, length: int, arrays: tuple[mx.array, ...]) -> None:
-        keys, values = arrays
+        keys, values = (in_type(rows, self.dtype) for rows in arrays)
         num_rows = keys.shape[2]
         self.keys, self.values = (grown(rows, num_rows, rows, num_rows) for rows in (keys, values))
         self._first = length - num_rows

@@ -12,7 +12,7 @@ from mtplx.loading.fingerprint import fingerprint
 from mtplx.loading.gguf_file import READABLE, open_gguf
 from mtplx.loading.gguf_known import ARCHITECTURES, unknown_architecture
 from mtplx.loading.gguf_llama import PAIRWISE
-from mtplx.loading.gguf_state import gguf_state
+from mtplx.loading.gguf_state import gguf_kv_dtype, gguf_state
 from mtplx.loading.memory import MemoryNeed, gguf_need, held_bytes
 from mtplx.loading.tensor_list import TensorEntry, gguf_entries, trained_head_size
 from mtplx.models.shortlist import num_frequent
@@ -87,7 +87,7 @@ def gguf_memory(
         grouped=grouped,
         head_bytes=head_bytes,
         shortlist_bytes=0 if output is None else num_drafted * row // output.shape[0],
-        state=gguf_state(metadata, head_layers),
+        state=gguf_state(metadata, head_layers, gguf_kv_dtype(packed=packed)),
         num_texts=_length(metadata.get("tokenizer.ggml.tokens"))
         + _length(metadata.get("tokenizer.ggml.merges")),
     )

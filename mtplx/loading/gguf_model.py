@@ -58,14 +58,15 @@ def gguf_model(
     context_length: int,
     *,
     packed: bool,
+    kv_dtype: mx.Dtype = mx.float32,
     head_file: GgufFile | None = None,
     maker: Maker = metal,
     tiling: Tiling | None = None,
 ) -> GgufModel:
     """The model of an open file, which may be given less context than it was made for.
 
-    packed: as on a GPU. head_file: another file that holds the head. maker: who runs our kernels.
-    tiling: which tiles they take.
+    packed: as on a GPU. kv_dtype: what keys and values are kept in. head_file: another file that
+    holds the head. maker: who runs our kernels. tiling: which tiles they take.
     Raises CheckpointError for a tensor that is missing, misshapen or left over, HeadError for a
     head file that does not fit, and UnsupportedTensorError for what is not known here.
     """
@@ -74,11 +75,12 @@ def gguf_model(
     tensors = open_tensors(file)
     if arch in PAIRWISE:
         dims = replace(llama_dims(file.metadata), context_length=context_length)
-        target = llama_target(tensors, dims, arch)
+        target = replace(llama_target(tensors, dims, arch), kv_dtype=kv_dtype)
         mx.eval(target.arrays())
         return GgufModel(target)
     beside = None if head_file is None else open_tensors(head_file)
-    return _through_mlx_lm(file, LAYOUTS[arch](file.metadata), tensors, context_length, beside)
+    layout = LAYOUTS[arch](file.metadata)
+    return _through_mlx_lm(file, layout, tensors, context_length, kv_dtype, beside)
 
 
 def _architecture(file: GgufFile) -> str:
@@ -94,9 +96,11 @@ def _through_mlx_lm(
     layout: Layout,
     tensors: GgufTensors,
     context_length: int,
+    kv_dtype: mx.Dtype,
     beside: GgufTensors | None,
 ) -> GgufModel:
     from mtplx.loading.native_folder import NativeHeadFile
+    from mtplx.models.kept_attention import attends_as_kept
     from mtplx.models.mlx_lm_model import dense_model, sanitised
     from mtplx.models.mlx_lm_target import mlx_lm_target
 
@@ -110,7 +114,9 @@ def _through_mlx_lm(
     refuse_left_over(tensors)
     model = dense_model(config)
     own.packed.fill(model, sanitised(model, own.all), config)
-    target = replace(mlx_lm_target(model, config, str(file.path)), context_length=context_length)
+    attends_as_kept(model)
+    target = mlx_lm_target(model, config, str(file.path))
+    target = replace(target, context_length=context_length, kv_dtype=kv_dtype)
     mx.eval(model.parameters(), held_arrays(model))
     if not head.all:
         return GgufModel(target, None, "the file brings no MTP head along, so it decodes plainly.")
@@ -128,6 +134,7 @@ def _head(
 ) -> "NativeHead":
     from mtplx.models.families import family_of
     from mtplx.models.family import text_config
+    from mtplx.models.kept_attention import attends_as_kept
     from mtplx.models.native_head import filled_head, head_parts
 
     family = family_of(config["model_type"])
@@ -135,5 +142,6 @@ def _head(
         raise HeadError(f"The file holds {num_modules} modules of an MTP head, one is known.")
     text = family.adapt_config(text_config(config))
     parts = head_parts(family, text, weights.all, num_modules)
+    attends_as_kept(parts.tree)
     rest = weights.packed.put(parts.tree, parts.weights)
     return filled_head(replace(parts, weights=rest), target, config)

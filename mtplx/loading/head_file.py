@@ -42,9 +42,10 @@ class HeadFile:
         return True
 
     def on(self, target: Target) -> Head:
-        """The head on its trunk."""
+        """The head on its trunk, its keys and values kept as the trunk's are."""
         assert isinstance(target, LlamaTarget | MlxLmTarget)
-        return LlamaHead(TrunkParts(self.dims, target.embedding, target.lm_head), self.weights)
+        parts = TrunkParts(self.dims, target.embedding, target.lm_head)
+        return LlamaHead(parts, self.weights, kv_dtype=target.kv_dtype)
 
 
 def head_shapes(dims: LlamaDims, num_blocks: int) -> dict[str, tuple[int, ...]]:

@@ -154,6 +154,7 @@ def _gguf(
     from mtplx.loading.describe import gguf_memory
     from mtplx.loading.gguf_file import open_gguf
     from mtplx.loading.gguf_model import gguf_context_length, gguf_model
+    from mtplx.loading.gguf_state import gguf_kv_dtype
     from mtplx.loading.tensor_list import gguf_entries
     from mtplx.loading.tokenizer_gguf import tokenizer_from_gguf
 
@@ -165,7 +166,14 @@ def _gguf(
     context, note = _fitting_context(path, need, gguf_context_length(file), limit)
     own = given is not None and given.suffix == ".gguf"
     head_file = open_gguf(given) if given is not None and own else None
-    model = gguf_model(file, context, packed=packed, head_file=head_file, tiling=tiling)
+    model = gguf_model(
+        file,
+        context,
+        packed=packed,
+        kv_dtype=gguf_kv_dtype(packed=packed),
+        head_file=head_file,
+        tiling=tiling,
+    )
     return model, tokenizer_from_gguf(file.metadata), note
 
 

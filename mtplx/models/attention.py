@@ -77,21 +77,26 @@ def rotate(x: mx.array, rows: Rows, rope_base: float) -> mx.array:
 
 
 def attend(q: mx.array, keys: mx.array, values: mx.array, rows: Rows) -> mx.array:
-    """q [B, H, T, D] over all rows so far, keys and values [B, H_kv, S, D] -> [B, H, T, D]."""
+    """q [B, H, T, D] over all rows so far, keys and values [B, H_kv, S, D] -> [B, H, T, D].
+
+    The result is in q's type, whatever the keys and values are kept in.
+    """
     batch, heads, num_rows, width = q.shape
     scale = width**-0.5
     if rows.cos is None:
-        mask = "causal" if rows.mask is None else rows.mask.astype(q.dtype)
-        return mx.fast.scaled_dot_product_attention(
-            q, keys, values, scale=scale, mask=mask if num_rows > 1 else None
+        mask = "causal" if rows.mask is None else rows.mask.astype(keys.dtype)
+        # MLX brings arrays of several types to the largest: here it would copy the whole cache.
+        mixed = mx.fast.scaled_dot_product_attention(
+            q.astype(keys.dtype), keys, values, scale=scale, mask=mask if num_rows > 1 else None
         )
+        return mixed.astype(q.dtype)
     # The heads that share a key head are one product, whose rows are theirs. Powers of two, because
     # they take MLX's CPU a third of the time that exp takes.
     groups = (q * (scale * math.log2(math.e))).reshape(batch, keys.shape[1], -1, width)
-    scores = groups @ keys.swapaxes(-1, -2)
+    scores = (groups.astype(keys.dtype) @ keys.swapaxes(-1, -2)).astype(q.dtype)
     if rows.mask is not None:
         shape = scores.shape
         scores = (scores.reshape(batch, heads, num_rows, -1) + rows.mask).reshape(shape)
     weights = mx.power(2.0, scores - scores.max(axis=-1, keepdims=True))
-    mixed = (weights @ values) / weights.sum(axis=-1, keepdims=True)
+    mixed = (weights.astype(values.dtype) @ values) / weights.sum(axis=-1, keepdims=True)
     return mixed.reshape(batch, heads, num_rows, width)

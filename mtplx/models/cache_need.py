@@ -32,12 +32,13 @@ class CacheNeed:
         )
 
 
-def model_need(model: Any) -> CacheNeed:
+def model_need(model: Any, kv_dtype: mx.Dtype | None = None) -> CacheNeed:
     """The need of a model of mlx-lm's; its parameters may be lazy, and nothing is computed.
 
+    kv_dtype: what keys and values are kept in, None for what they are computed in.
     Raises UnsupportedTensorError for a kind of state that cannot be undone.
     """
-    caches = layer_caches(model)
+    caches = layer_caches(model, kv_dtype=kv_dtype)
     model(mx.array([[0]]), cache=caches)
     return caches_need(caches)
 

@@ -99,15 +99,20 @@ class TrunkParts:
 
 @dataclass(frozen=True, slots=True)
 class LlamaHead:
-    """The head on its trunk, one module of all its blocks (drafter.Head)."""
+    """The head on its trunk, one module of all its blocks (drafter.Head).
+
+    kv_dtype: what its keys and values are kept in; None is what they are computed in.
+    """
 
     target: Trunk
     weights: HeadWeights
     hidden_stage: HiddenStage = "after_norm"
     chained: bool = True
+    kv_dtype: mx.Dtype | None = None
 
     def make_cache(self) -> list[list[LayerCache]]:
-        return [[SinkCache(f"mtp.layers.{i}.attn") for i in range(len(self.weights.blocks))]]
+        names = (f"mtp.layers.{i}.attn" for i in range(len(self.weights.blocks)))
+        return [[SinkCache(name, dtype=self.kv_dtype) for name in names]]
 
     def run(
         self, module: int, token_ids: mx.array, hidden: mx.array, cache: list[LayerCache]

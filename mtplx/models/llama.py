@@ -112,13 +112,17 @@ def run_block(
 
 @dataclass(frozen=True, slots=True)
 class LlamaTarget:
-    """A llama-type trunk as the decode loop sees it (speculation.Target)."""
+    """A llama-type trunk as the decode loop sees it (speculation.Target).
+
+    kv_dtype: what keys and values are kept in; None is what they are computed in.
+    """
 
     dims: LlamaDims
     embedding: Matrix  # [V, D]
     blocks: tuple[LlamaBlock, ...]
     final_norm: mx.array  # [D]
     lm_head: Matrix  # [V, D]; the embedding itself when they are tied
+    kv_dtype: mx.Dtype | None = None
 
     def arrays(self) -> list[mx.array]:
         """Every array of the model; a tied lm_head counts once."""
@@ -137,7 +141,8 @@ class LlamaTarget:
         return self.dims.context_length
 
     def make_cache(self) -> list[LayerCache]:
-        return [AttentionCache(f"blk.{i}.attn") for i in range(self.dims.num_layers)]
+        names = (f"blk.{i}.attn" for i in range(self.dims.num_layers))
+        return [AttentionCache(name, self.kv_dtype) for name in names]
 
     def forward(self, token_ids: mx.array, cache: list[LayerCache]) -> mx.array:
         return self.forward_batch(token_ids[None], cache)[0]

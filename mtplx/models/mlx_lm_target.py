@@ -28,7 +28,10 @@ EMBEDDINGS = ("embed_tokens", "embeddings", "word_embeddings")
 
 @dataclass(frozen=True, slots=True)
 class MlxLmTarget:
-    """An mlx-lm model as the decode loop sees it (speculation.Target)."""
+    """An mlx-lm model as the decode loop sees it (speculation.Target).
+
+    kv_dtype: what keys and values are kept in; None is what they are computed in.
+    """
 
     model: Any  # mlx_lm's Model
     trunk: Any  # its inner model, without the final norm
@@ -37,9 +40,10 @@ class MlxLmTarget:
     lm_head: Matrix  # [V, D]; the embedding itself where they are tied
     vocab_size: int
     context_length: int
+    kv_dtype: mx.Dtype | None = None
 
     def make_cache(self) -> list[LayerCache]:
-        return layer_caches(self.model)
+        return layer_caches(self.model, kv_dtype=self.kv_dtype)
 
     def forward(self, token_ids: mx.array, cache: list[LayerCache]) -> mx.array:
         hidden: mx.array = self.trunk(token_ids[None], cache=cache)

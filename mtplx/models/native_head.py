@@ -84,7 +84,10 @@ class NativeHead:
         return self.family.chained
 
     def make_cache(self) -> list[list[LayerCache]]:
-        return [[_with_sinks(layer) for layer in block.make_cache()] for block in self.blocks]
+        dtype = self.target.kv_dtype
+        return [
+            [_with_sinks(layer, dtype) for layer in block.make_cache()] for block in self.blocks
+        ]
 
     def run(
         self, module: int, token_ids: mx.array, hidden: mx.array, cache: list[LayerCache]
@@ -119,9 +122,9 @@ def named_arrays(module: Any) -> list[tuple[str, mx.array]]:
     return list(named)
 
 
-def _with_sinks(layer: LayerCache) -> LayerCache:
+def _with_sinks(layer: LayerCache, dtype: mx.Dtype | None) -> LayerCache:
     """A cache whose attention can be given a window; a layer with one of its own keeps that."""
-    return SinkCache(layer.name) if type(layer) is AttentionCache else layer
+    return SinkCache(layer.name, dtype=dtype) if type(layer) is AttentionCache else layer
 
 
 def head_parts(family: MtpFamily, config: Config, tensors: Tensors, num_modules: int) -> HeadParts:

@@ -68,7 +68,7 @@ def _check_heads(model: Any, size: int, name: str) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedTarget(MlxLmTarget):
     """A split trunk as rank 0's decode loop sees it (speculation.Target)."""
 

@@ -27,12 +27,15 @@ from mtplx.models.tape import Recorder, record
 from mtplx.speculation import LayerCache
 
 
-def layer_caches(model: nn.Module, maker: Maker | None = None) -> list[LayerCache]:
+def layer_caches(
+    model: nn.Module, maker: Maker | None = None, kv_dtype: mx.Dtype | None = None
+) -> list[LayerCache]:
     """Empty caches for a model of mlx-lm's, which can undo their last pass.
 
     The first time, the model's recurrent mixers are wrapped so that they record their passes; what
     they compute, and their parameters, stay as they are. maker: who runs their kernels, where it is
-    not MLX on a Mac's GPU.
+    not MLX on a Mac's GPU. kv_dtype: what keys and values are kept in, None for what they come in
+    (where that is another, with `kept_attention`).
     Raises UnsupportedTensorError, naming the layer and its kind of state, where there is no way to
     undo it.
     """
@@ -44,26 +47,26 @@ def layer_caches(model: nn.Module, maker: Maker | None = None) -> list[LayerCach
         for mixer in _mixers(model):
             record(mixer, recorder, maker)
         model.recorder = recorder
-    return [_ours(cache, f"layers.{i}") for i, cache in enumerate(asked)]
+    return [_ours(cache, f"layers.{i}", kv_dtype) for i, cache in enumerate(asked)]
 
 
-def _ours(cache: Any, name: str) -> LayerCache:
+def _ours(cache: Any, name: str, kv_dtype: mx.Dtype | None) -> LayerCache:
     from mlx_lm.models import cache as kinds
 
     kind = type(cache)
     if kind is kinds.KVCache or kind is kinds.ConcatenateKVCache:
-        return AttentionCache(name)
+        return AttentionCache(name, kv_dtype)
     if kind is kinds.QuantizedKVCache:
         return QuantisedCache(name, bits=cache.bits, group_size=cache.group_size)
     if kind is kinds.RotatingKVCache and cache.keep == 0:
-        return WindowCache(cache.max_size, name)
+        return WindowCache(cache.max_size, name, kv_dtype)
     if kind is kinds.ChunkedKVCache:
-        return ChunkedCache(name)
+        return ChunkedCache(name, kv_dtype)
     if kind is kinds.ArraysCache:
         return _recurrent_class()(len(cache.cache), name)
     if kind is kinds.CacheList:
-        members = [_ours(member, f"{name}.{i}") for i, member in enumerate(cache.caches)]
-        return CacheGroup(members, name)
+        pairs = enumerate(cache.caches)
+        return CacheGroup([_ours(member, f"{name}.{i}", kv_dtype) for i, member in pairs], name)
     raise UnsupportedTensorError(
         f"{name} keeps its state in {kind.__name__}, which cannot be undone exactly yet, "
         "so this model is not decoded."

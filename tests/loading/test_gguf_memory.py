@@ -12,7 +12,7 @@ from mtplx.checkpoints import MAX_CHECKPOINTS
 from mtplx.loading.describe import describe
 from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_model import GgufModel, gguf_model
-from mtplx.loading.gguf_state import gguf_state
+from mtplx.loading.gguf_state import gguf_kv_dtype, gguf_state
 from mtplx.loading.head_file import read_head
 from mtplx.loading.native_folder import folder_model
 from mtplx.models.drafter import HeadDrafter
@@ -40,18 +40,22 @@ def bytes_of(model: GgufModel) -> int:
     return sum(array.nbytes for array in [*held, model.target.final_norm.weight])
 
 
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("arch", CASES)
-def test_state_is_counted_by_the_kind_of_each_layer(arch: str, tmp_path: Path) -> None:
+def test_state_is_counted_by_the_kind_of_each_layer(
+    arch: str, on_gpu: bool, tmp_path: Path
+) -> None:
     """Keys and values of layers of attention, windows, and recurrent states, to the byte."""
     weights = stored_weights(arch, reference(arch)[0])
     path = write_case(tmp_path / "a.gguf", CASES[arch], weights)
-    need, model = describe(path).need, gguf_model(open_gguf(path), 512, packed=False)
-    assert need.weights_bytes == bytes_of(model)
+    need, kv_dtype = describe(path, packed=on_gpu).need, gguf_kv_dtype(packed=on_gpu)
+    model = gguf_model(open_gguf(path), 512, packed=False, kv_dtype=kv_dtype)
+    assert on_gpu or need.weights_bytes == bytes_of(model)
     state = DecodeState(model.target)
     state.begin([1] * 257, drafting=False)  # 256 rows, the step by which caches grow
     assert need.cache_bytes_per_token is not None
     fixed = state.num_bytes - state.checkpoints.num_bytes - 256 * need.cache_bytes_per_token
-    told = gguf_state(open_gguf(path).metadata)
+    told = gguf_state(open_gguf(path).metadata, kv_dtype=kv_dtype)
     assert told is not None
     # Windows count as full, which these are not yet.
     assert told.recurrent + told.windows / 2 <= fixed <= told.recurrent + told.windows
@@ -59,11 +63,13 @@ def test_state_is_counted_by_the_kind_of_each_layer(arch: str, tmp_path: Path) -
     assert need.state_bytes == told.windows + told.recurrent * (1 + MAX_CHECKPOINTS)
 
 
-def test_a_head_in_the_file_keeps_rows_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_a_head_in_the_file_keeps_rows_of_its_own(on_gpu: bool, tmp_path: Path) -> None:
     """One layer of attention more."""
     trunk, head = with_head("qwen35")
     path = write_case(tmp_path / "a.gguf", CASES["qwen35"], trunk | head, **MORE)
-    need, model = describe(path).need, gguf_model(open_gguf(path), 512, packed=False)
+    need, kv_dtype = describe(path, packed=on_gpu).need, gguf_kv_dtype(packed=on_gpu)
+    model = gguf_model(open_gguf(path), 512, packed=False, kv_dtype=kv_dtype)
     assert model.head is not None
     state = DecodeState(model.target, HeadDrafter(model.head.on(model.target)))
     state.begin([1] * 257, drafting=True)
@@ -71,6 +77,19 @@ def test_a_head_in_the_file_keeps_rows_of_its_own(tmp_path: Path) -> None:
     rows = 256 * need.cache_bytes_per_token
     held = state.num_bytes - state.checkpoints.num_bytes
     assert held == rows + need.state_bytes // (1 + MAX_CHECKPOINTS)
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_rows_of_a_llama_and_its_head_are_counted(on_gpu: bool, tmp_path: Path) -> None:
+    """float16 on a GPU, float32 on a CPU, of the trunk's layers and of the head's."""
+    path = write_llama(tmp_path, tiny_target(), lambda name: "F32")
+    head = write_head(tmp_path / "head.safetensors", path, DIMS)
+    need, kv_dtype = describe(path, head=head, packed=on_gpu).need, gguf_kv_dtype(packed=on_gpu)
+    target = gguf_model(open_gguf(path), 512, packed=False, kv_dtype=kv_dtype).target
+    state = DecodeState(target, HeadDrafter(read_head(head, DIMS).on(target)))
+    state.begin([1] * 257, drafting=True)
+    assert need.cache_bytes_per_token is not None
+    assert state.num_bytes == 256 * need.cache_bytes_per_token
 
 
 def test_a_shortlist_is_held_as_its_rows_are(tmp_path: Path) -> None:
