@@ -9,7 +9,7 @@ import rich.table
 
 from mtplx.tuner.plan import Plan, spelt
 from mtplx.tuner.search import expected_speeds
-from mtplx.tuner.trial import CONFIRM, SEARCH, WARM_UP, Cell, Trial
+from mtplx.tuner.trial import CONFIRM, SEARCH, WARM_UP, Cell, TileStep, Trial
 
 STAGES = {
     WARM_UP: "reading prompts and warming up",
@@ -20,12 +20,22 @@ STAGES = {
 }
 
 
+def doing(event: Trial | TileStep) -> str:
+    """What is going on, in a few words."""
+    if isinstance(event, Trial):
+        return STAGES[event.stage]
+    if event.done < event.total:
+        return f"timing kernels for {event.packing}"
+    return STAGES[WARM_UP]
+
+
 class LiveTable:
-    """Takes trials as they are measured and shows the speeds so far."""
+    """Takes trials as they are measured and shows the speeds so far, and what is going on."""
 
     def __init__(self, console: rich.console.Console, plan: Plan, cells: Sequence[Cell]) -> None:
         self._plan, self._cells = plan, cells
         self._trials: list[Trial] = []
+        self._last: Trial | TileStep | None = None
         self._live = rich.live.Live(
             self._drawn(), console=console, refresh_per_second=4, transient=True
         )
@@ -37,17 +47,18 @@ class LiveTable:
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def add(self, trial: Trial) -> None:
-        """Show one more reply."""
-        self._trials.append(trial)
-        self._live.update(self._drawn())
+    def add(self, event: Trial | TileStep) -> None:
+        """Show one more reply, or which kernel is next: at once, before it is compiled."""
+        self._last = event
+        if isinstance(event, Trial):
+            self._trials.append(event)
+        self._live.update(self._drawn(), refresh=isinstance(event, TileStep))
 
     def _drawn(self) -> rich.table.Table:
-        last = self._trials[-1] if self._trials else None
-        doing = STAGES[last.stage if last else WARM_UP]
+        last = self._last
         spent_s = last.at_s if last else 0.0
         table = rich.table.Table(
-            title=f"{doing} - {spent_s:.0f} of {self._plan.budget_s:.0f} s",
+            title=f"{_at(last)} - {spent_s:.0f} of {self._plan.budget_s:.0f} s",
             title_justify="left",
             caption="tokens per second by draft depth, so far",
             caption_justify="left",
@@ -66,6 +77,15 @@ class LiveTable:
         speeds = expected_speeds(counted) if any(t.depth for t in counted) else {}
         best = max(speeds.values(), default=0.0)
         return [_cell(speeds.get(depth), best) for depth in range(self._plan.max_depth + 1)]
+
+
+def _at(event: Trial | TileStep | None) -> str:
+    """What is going on, with how far it has come where that is known."""
+    if event is None:
+        return STAGES[WARM_UP]
+    if isinstance(event, TileStep) and event.done < event.total:
+        return f"{doing(event)}, {event.done} of {event.total}"
+    return doing(event)
 
 
 def _cell(speed: float | None, best: float) -> str:

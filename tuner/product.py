@@ -7,6 +7,7 @@ from dataclasses import replace
 import mlx.core as mx
 
 from mtplx.bench.costs import measure_passes
+from mtplx.bench.measure import Progress
 from mtplx.draft_options import DraftOptions
 from mtplx.generate import EncodedPrompt, generate, stream
 from mtplx.kernels.product import RowTile
@@ -31,11 +32,11 @@ class ProductBench:
     def now_s(self) -> float:
         return time.perf_counter()
 
-    def tiles(self) -> Mapping[str, RowTile]:
+    def tiles(self, progress: Progress) -> Mapping[str, RowTile]:
         """Of the packed matrices of the model; nothing is timed where no GPU multiplies them."""
         tiling, matrices = self._model.tiling, packed_matrices(self._model.target)
         tiling.use({})
-        found = best_tiles(sample(matrices)) if mx.metal.is_available() else {}
+        found = best_tiles(sample(matrices), progress) if mx.metal.is_available() else {}
         tiling.use(found)
         return found
 

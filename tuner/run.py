@@ -14,7 +14,7 @@ from mtplx.tuner.plan import Plan
 from mtplx.tuner.schedule import BRIEF, pairs_in_time, reply_length
 from mtplx.tuner.search import search
 from mtplx.tuner.session import Session, shuffled
-from mtplx.tuner.trial import CONFIRM, SEARCH, Bench, Cell, Trial
+from mtplx.tuner.trial import CONFIRM, SEARCH, Bench, Cell, TileStep, Trial
 from mtplx.tuner.verdict import Verdict, decide, drift_of
 
 
@@ -39,14 +39,17 @@ class Outcome:
     took_s: float
 
 
-def tune(bench: Bench, cells: Sequence[Cell], plan: Plan, told: Callable[[Trial], None]) -> Outcome:
+def tune(
+    bench: Bench, cells: Sequence[Cell], plan: Plan, told: Callable[[Trial | TileStep], None]
+) -> Outcome:
     """Measure and decide.
 
-    told: called with each trial. Raises BudgetEndedError where the time does not suffice for a
-    verdict, and UsageError where that is clear from the beginning.
+    told: called with each trial, and before them while kernels are timed.
+    Raises BudgetEndedError where the time does not suffice for a verdict, and UsageError where that
+    is clear from the beginning.
     """
     session = Session(bench, plan, told)
-    tiles = bench.tiles()
+    tiles = bench.tiles(partial(_tell_tiles, session, told))
     for cell in shuffled(cells, session.numbers):
         session.open(cell)
     passes_s = {
@@ -80,6 +83,12 @@ def tune(bench: Bench, cells: Sequence[Cell], plan: Plan, told: Callable[[Trial]
         num_tokens=session.num_tokens,
         took_s=plan.budget_s - session.left_s,
     )
+
+
+def _tell_tiles(
+    session: Session, told: Callable[[TileStep], None], done: int, total: int, packing: str
+) -> None:
+    told(TileStep(packing, done, total, session.plan.budget_s - session.left_s))
 
 
 def _confirmed(

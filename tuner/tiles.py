@@ -8,11 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import TypeAlias
 
 import mlx.core as mx
 
-from mtplx.bench.measure import visiting_order
+from mtplx.bench.measure import Progress, visiting_order
 from mtplx.kernels.product import RowTile, Tiles, multiply
 from mtplx.kernels.source import Maker, metal
 from mtplx.models.llama import LlamaTarget
@@ -39,6 +41,7 @@ class Arm:
 
 
 Seconds: TypeAlias = Callable[[Arm], float]
+Step: TypeAlias = Callable[[], None]
 
 
 def seconds(arm: Arm) -> float:
@@ -49,24 +52,40 @@ def seconds(arm: Arm) -> float:
 
 
 def best_tiles(
-    matrices: Mapping[str, Sequence[PackedMatrix]], took: Seconds = seconds, maker: Maker = metal
+    matrices: Mapping[str, Sequence[PackedMatrix]],
+    progress: Progress,
+    took: Seconds = seconds,
+    maker: Maker = metal,
 ) -> dict[str, RowTile]:
     """By packing the tile that is fastest over all numbers of rows, where it is not the usual one.
 
     matrices: [N, K] each, by their packing. The usual tile stays unless another is faster by
-    more than the least effect that counts in tuning.
+    more than the least effect that counts in tuning. progress: called with the steps that are done,
+    all of them, and the packing: before every kernel that is compiled, every turn of timing, and at
+    the end.
     """
-    found = {name: _best(make_arms(some, maker), took) for name, some in matrices.items()}
+    found: dict[str, RowTile] = {}
+    steps, total = count(), len(matrices) * (len(CANDIDATES) * len(NUM_ROWS) + NUM_TURNS)
+
+    def step(name: str) -> None:
+        progress(next(steps), total, name)
+
+    for name, some in matrices.items():
+        found[name] = _best(make_arms(some, maker), took, partial(step, name))
+    for name in list(matrices)[-1:]:
+        step(name)
     return {name: tile for name, tile in found.items() if tile != RowTile()}
 
 
-def _best(arms: Sequence[Arm], took: Seconds) -> RowTile:
+def _best(arms: Sequence[Arm], took: Seconds, step: Step) -> RowTile:
     for arm in arms:
+        step()
         took(arm)  # which compiles it
     times: dict[RowTile, dict[int, list[float]]] = {
         tile: {num_rows: [] for num_rows in NUM_ROWS} for tile in CANDIDATES
     }
     for turn in range(NUM_TURNS):
+        step()
         for arm in visiting_order(arms, turn):
             times[arm.tile][arm.num_rows].append(took(arm))
     sums = {tile: sum(map(statistics.median, by.values())) for tile, by in times.items()}

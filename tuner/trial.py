@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from mtplx.bench.measure import Progress
 from mtplx.draft_options import DraftOptions
 from mtplx.kernels.product import RowTile
 
@@ -63,14 +64,25 @@ class Trial:
     lever: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TileStep:
+    """How far the timing of kernels has come: the steps that are done, of all, and the packing of
+    the weights that it is at. at_s: as of a trial."""
+
+    packing: str
+    done: int
+    total: int
+    at_s: float
+
+
 class Bench(Protocol):
     """Where replies are measured, and the clock that the budget is taken from."""
 
     def now_s(self) -> float: ...
 
-    def tiles(self) -> Mapping[str, RowTile]:
+    def tiles(self, progress: Progress) -> Mapping[str, RowTile]:
         """Find the tiles that the model's kernels are fastest with, and use them from now on: by
-        packing, those that are not the usual ones."""
+        packing, those that are not the usual ones. progress: as for tiles.best_tiles."""
 
     def open(self, cell: Cell) -> bool:
         """Make ready for replies in this cell; whether its prompt is still to be read."""

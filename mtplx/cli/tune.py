@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mtplx.profile import Profile
     from mtplx.tuner.plan import Plan
     from mtplx.tuner.run import Outcome
-    from mtplx.tuner.trial import Cell, Trial
+    from mtplx.tuner.trial import Cell, TileStep, Trial
 
 ALL_CLASSES = ",".join(CLASSES)
 _DECIDED_HERE = ("depth", "max_tokens", "stop", "system")
@@ -218,9 +218,9 @@ def _measured(run: _Run, *, quiet: bool) -> "tuple[Outcome, Profile]":
 
 
 @contextmanager
-def _watching(run: _Run, quiet: bool) -> "Iterator[Callable[[Trial], None]]":
+def _watching(run: _Run, quiet: bool) -> "Iterator[Callable[[Trial | TileStep], None]]":
     """A table that fills where somebody looks at it; else a line per stage, or nothing."""
-    from mtplx.tuner.live import STAGES, LiveTable
+    from mtplx.tuner.live import LiveTable, doing
 
     if is_terminal(sys.stderr):
         import rich.console
@@ -230,10 +230,11 @@ def _watching(run: _Run, quiet: bool) -> "Iterator[Callable[[Trial], None]]":
         return
     told: set[str] = set()
 
-    def tell(trial: "Trial") -> None:
-        if not quiet and trial.stage not in told:
-            told.add(trial.stage)
-            notice(f"{trial.at_s:5.0f} s  {STAGES[trial.stage]}")
+    def tell(event: "Trial | TileStep") -> None:
+        what = doing(event)
+        if not quiet and what not in told:
+            told.add(what)
+            notice(f"{event.at_s:5.0f} s  {what}")
 
     yield tell
 

@@ -41,6 +41,23 @@ def test_where_drafting_wins_a_profile_is_saved(
     }
 
 
+def test_kernels_that_are_timed_have_a_line_each(
+    tune: Tune, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of their packing, with the time, before the line of the warm-up; with --json none."""
+    compile_s = {"q4_k": 2.0, "q6_k": 5.0}
+    assert tune(bench=ScriptedBench(RATES, compile_s=compile_s)) == 0
+    lines = capsys.readouterr().err.splitlines()
+    at = lines.index("    0 s  timing kernels for q4_k")
+    assert lines[at + 1 : at + 3] == [
+        "    6 s  timing kernels for q6_k",
+        "   21 s  reading prompts and warming up",
+    ]
+    assert sum("timing kernels" in line for line in lines) == 2
+    assert tune("--retune", "--json", bench=ScriptedBench(RATES, compile_s=compile_s)) == 0
+    assert "timing kernels" not in capsys.readouterr().err
+
+
 def test_where_plain_decoding_wins_nothing_is_saved(
     tune: Tune, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

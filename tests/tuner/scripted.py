@@ -4,16 +4,18 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from mtplx.bench.measure import Progress
 from mtplx.draft_options import DraftOptions
 from mtplx.kernels.product import RowTile
 from mtplx.params import SamplingParams
 from mtplx.tuner.plan import Plan
 from mtplx.tuner.run import Outcome, tune
-from mtplx.tuner.trial import Cell, Sample, Trial
+from mtplx.tuner.trial import Cell, Sample, TileStep, Trial
 
 DRAFT = DraftOptions()
 LIKELY = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
 RATES = dict.fromkeys(("chat", "code", "structured", "prose"), LIKELY)
+TILE_STEPS = 3  # for each packing
 VERIFY_MS, DRAFT_MS, FIXED_MS = 20.0, 1.0, 0.5
 
 
@@ -25,7 +27,8 @@ class ScriptedBench:
     noise: of a reply's time, as a share. slowing: what each reply adds to the time of later ones.
     first_factor: of the first reply's time. plain_factor: of the time of plain replies in the
     tuner's own arm, and not in the product's. lever_factor: of the time of replies that are drafted
-    in a given way. best_tiles: what it finds of kernels. drawn: whether acceptance is drawn or as
+    in a given way. best_tiles: what it finds of kernels; compile_s: how long that takes for each of
+    TILE_STEPS, by packing. drawn: whether acceptance is drawn or as
     expected.
     """
 
@@ -38,6 +41,7 @@ class ScriptedBench:
     plain_factor: float = 1.0
     lever_factor: Callable[[DraftOptions], float] = lambda draft: 1.0
     best_tiles: Mapping[str, RowTile] = field(default_factory=dict)
+    compile_s: Mapping[str, float] = field(default_factory=dict)
     drawn: bool = False
     seed: int = 0
     clock_s: float = 0.0
@@ -50,7 +54,15 @@ class ScriptedBench:
     def now_s(self) -> float:
         return self.clock_s
 
-    def tiles(self) -> Mapping[str, RowTile]:
+    def tiles(self, progress: Progress) -> Mapping[str, RowTile]:
+        total, done = TILE_STEPS * len(self.compile_s), 0
+        for packing, step_s in self.compile_s.items():
+            for _ in range(TILE_STEPS):
+                progress(done, total, packing)
+                self.clock_s += step_s
+                done += 1
+        if total:
+            progress(total, total, packing)
         return self.best_tiles
 
     def open(self, cell: Cell) -> bool:
@@ -128,7 +140,9 @@ def cells(of: Plan) -> tuple[Cell, ...]:
     return tuple(Cell(kind, context) for context in of.contexts for kind in of.classes)
 
 
-def run(bench: ScriptedBench, of: Plan, told: Callable[[Trial], None] | None = None) -> Outcome:
+def run(
+    bench: ScriptedBench, of: Plan, told: Callable[[Trial | TileStep], None] | None = None
+) -> Outcome:
     """A whole run on the bench."""
     return tune(bench, cells(of), of, told or (lambda trial: None))
 

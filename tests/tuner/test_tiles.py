@@ -20,17 +20,19 @@ from mtplx.tuner.record import make_profile
 from mtplx.tuner.tiles import (
     CANDIDATES,
     NUM_ROWS,
+    NUM_TURNS,
     Arm,
     best_tiles,
     make_arms,
     packed_matrices,
     sample,
 )
+from mtplx.tuner.trial import TileStep, Trial
 from tests.foreign import write_llama
 from tests.kernels.hosts import fast, needs_linux
 from tests.tiny import DIMS, tiny_target
 from tests.tuner.profiles import KEY
-from tests.tuner.scripted import ScriptedBench, plan, run
+from tests.tuner.scripted import RATES, TILE_STEPS, ScriptedBench, plan, run
 
 USUAL, OTHER = RowTile(), RowTile(8, 1)
 
@@ -43,7 +45,7 @@ def matrix(name: str, rows: int = 6, columns: int = 64) -> PackedMatrix:
 
 def chosen(seconds: Callable[[Arm], float]) -> dict[str, RowTile]:
     """By a clock that runs nothing."""
-    return best_tiles({"Q4_0": [matrix("Q4_0")]}, seconds)
+    return best_tiles({"Q4_0": [matrix("Q4_0")]}, lambda *told: None, seconds)
 
 
 def test_the_fastest_tile_is_taken() -> None:
@@ -70,6 +72,45 @@ def test_noise_changes_nothing() -> None:
         return (50.0 if first else 1.0) * (1 + 0.02 * numbers.gauss(0, 1))
 
     assert chosen(noisy) == {}
+
+
+def test_every_step_is_told_before_it_is_made() -> None:
+    """A step is a kernel that is compiled, or a turn of timing; the packing is named."""
+    made: list[tuple[RowTile, int]] = []
+    told: list[tuple[int, int, str, int]] = []
+
+    def progress(done: int, total: int, packing: str) -> None:
+        told.append((done, total, packing, len(made)))
+
+    def took(arm: Arm) -> float:
+        made.append((arm.tile, arm.num_rows))
+        return 1.0
+
+    names = ["Q4_0", "Q8_0"]
+    best_tiles({name: [matrix(name)] for name in names}, progress, took)
+    arms = len(CANDIDATES) * len(NUM_ROWS)
+    steps = arms + NUM_TURNS
+    assert [done for done, *_ in told] == list(range(2 * steps + 1))
+    assert {total for _, total, *_ in told} == {2 * steps}
+    assert [packing for _, _, packing, _ in told[:-1]] == [n for n in names for _ in range(steps)]
+    num_made = [*range(arms), *range(arms, arms * (1 + NUM_TURNS), arms)]
+    assert [made for *_, made in told[:steps]] == num_made
+
+
+def test_without_packed_matrices_nothing_is_told() -> None:
+    assert best_tiles({}, lambda *told: pytest.fail("told")) == {}
+
+
+def test_a_run_tells_how_far_kernels_are() -> None:
+    """With the time that is spent, before there is any reply."""
+    bench = ScriptedBench(RATES, compile_s={"q4_k": 2.0, "q6_k": 5.0})
+    events: list[Trial | TileStep] = []
+    run(bench, plan(), events.append)
+    steps = [event for event in events if isinstance(event, TileStep)]
+    assert events[: len(steps)] == steps
+    assert [step.at_s for step in steps] == [0, 2, 4, 6, 11, 16, 21]
+    assert steps[4] == TileStep("q6_k", 4, 2 * TILE_STEPS, 11)
+    assert (steps[-1].done, steps[-1].total) == (2 * TILE_STEPS, 2 * TILE_STEPS)
 
 
 def test_tiles_become_part_of_the_profile() -> None:
