@@ -4,7 +4,7 @@ Raises ProfileError for a file that is no profile, naming the file and the place
 FileAccessError for one that cannot be read or written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,39 +59,53 @@ def as_toml(profile: Profile) -> str:
     document["key"] = dict(profile.key)
     document["measured"] = _plain(profile.measured)
     document["choice"] = [_choice_table(choice) for choice in profile.choices]
-    curve = profile.curve
-    costs = tomlkit.table()
-    costs.comment("of a round: verify_s has a row for each context, with 1, 2, ... rows of tokens")
-    costs["contexts"] = list(curve.contexts)
-    costs["verify_s"] = _lines([[_short(s) for s in row] for row in curve.verify_s])
-    costs["draft_s"] = [_short(s) for s in curve.draft_s]
-    costs["fixed_s"] = _short(curve.fixed_s)
-    document["costs"] = costs
-    acceptance = tomlkit.table()
-    acceptance.comment("by place in a draft, where all places before were accepted")
-    for kind, rates in profile.priors.items():
-        acceptance[kind or "any"] = [_short(rate) for rate in rates]
-    document["acceptance"] = acceptance
+    document["costs"] = _table(
+        "of a round: verify_s has a row for each context, with 1, 2, ... rows of tokens",
+        _costs(profile.curve),
+    )
+    document["acceptance"] = _table(
+        "by place in a draft, where all places before were accepted",
+        {kind or "any": [_short(rate) for rate in rates] for kind, rates in profile.priors.items()},
+    )
     if profile.tiles:
-        tiles = tomlkit.table()
-        tiles.comment("of kernels for few rows: columns of a SIMD-group, and SIMD-groups")
-        for name, sizes in profile.tiles.items():
-            tiles[name] = list(sizes)
-        document["tiles"] = tiles
-    trials = tomlkit.table()
-    trials.comment("every reply that was measured, in its order; warm-up counts for nothing")
-    trials["columns"] = list(profile.trials.columns)
-    trials["rows"] = _lines([[_short(value) for value in row] for row in profile.trials.rows])
-    document["trials"] = trials
+        document["tiles"] = _table(
+            "of kernels for few rows: columns of a SIMD-group, and SIMD-groups",
+            {name: list(sizes) for name, sizes in profile.tiles.items()},
+        )
+    document["trials"] = _table(
+        "every reply that was measured, in its order; warm-up counts for nothing",
+        {"columns": list(profile.trials.columns), "rows": _lines(profile.trials.rows)},
+    )
     return tomlkit.dumps(document)
 
 
-def _lines(rows: list[list[Any]]) -> Any:
+def _table(comment: str, values: Mapping[str, Any]) -> Any:
+    """What is behind a name in brackets, and the comment beside that."""
+    import tomlkit
+
+    table = tomlkit.table()
+    table.comment(comment)
+    for name, value in values.items():
+        table[name] = value
+    return table
+
+
+def _costs(curve: CostCurve) -> dict[str, Any]:
+    return {
+        "contexts": list(curve.contexts),
+        "verify_s": _lines(curve.verify_s),
+        "draft_s": [_short(s) for s in curve.draft_s],
+        "fixed_s": _short(curve.fixed_s),
+    }
+
+
+def _lines(rows: Iterable[Iterable[Any]]) -> Any:
+    """Each row on a line of its own."""
     import tomlkit
 
     array = tomlkit.array()
     for row in rows:
-        array.append(row)
+        array.append([_short(value) for value in row])
     return array.multiline(True)
 
 

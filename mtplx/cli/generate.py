@@ -23,64 +23,74 @@ if TYPE_CHECKING:
     from mtplx.loading.load import LoadedModel
 
 
+Prompt = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[PROMPT]",
+        help="What to answer; - or nothing takes it from standard input. What is piped in "
+        "beside a prompt follows it after an empty line.",
+    ),
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Continue the text as it is, without a chat template.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object when a reply is whole, on a line.")
+]
+Replies = Annotated[
+    int, typer.Option("--n", metavar="N", help="So many independent replies, one by one.")
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="K",
+        help="With --json: the log-probability of each token and of the K likeliest there.",
+        show_default="none",
+    ),
+]
+LogprobsOf = Annotated[
+    str,
+    typer.Option(
+        metavar="WHOSE",
+        help="The model's own (model), or after temperature, filters and the like (sampling).",
+    ),
+]
+Distributed = Annotated[
+    bool,
+    typer.Option(
+        "--distributed", help="Split the model over the machines that mlx.launch started this on."
+    ),
+]
+PromptCache = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Go on from what was read into this file, and put there what is read now.",
+        show_default="none",
+    ),
+]
+Stats = Annotated[
+    bool | None,
+    typer.Option(
+        "--stats/--no-stats",
+        help="Tokens per second and acceptance on standard error.",
+        show_default="in a terminal",
+    ),
+]
+
+
 @takes_request
 def generate(
     request: Request,
-    prompt: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[PROMPT]",
-            help="What to answer; - or nothing takes it from standard input. What is piped in "
-            "beside a prompt follows it after an empty line.",
-        ),
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Continue the text as it is, without a chat template.")
-    ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object when a reply is whole, on a line.")
-    ] = False,
-    n: Annotated[
-        int, typer.Option("--n", metavar="N", help="So many independent replies, one by one.")
-    ] = 1,
-    logprobs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            help="With --json: the log-probability of each token and of the K likeliest there.",
-            show_default="none",
-        ),
-    ] = None,
-    logprobs_of: Annotated[
-        str,
-        typer.Option(
-            metavar="WHOSE",
-            help="The model's own (model), or after temperature, filters and the like (sampling).",
-        ),
-    ] = "model",
-    distributed: Annotated[
-        bool,
-        typer.Option(
-            "--distributed",
-            help="Split the model over the machines that mlx.launch started this on.",
-        ),
-    ] = False,
-    prompt_cache: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Go on from what was read into this file, and put there what is read now.",
-            show_default="none",
-        ),
-    ] = None,
-    stats: Annotated[
-        bool | None,
-        typer.Option(
-            "--stats/--no-stats",
-            help="Tokens per second and acceptance on standard error.",
-            show_default="in a terminal",
-        ),
-    ] = None,
+    prompt: Prompt = None,
+    raw: Raw = False,
+    json: Json = False,
+    n: Replies = 1,
+    logprobs: Logprobs = None,
+    logprobs_of: LogprobsOf = "model",
+    distributed: Distributed = False,
+    prompt_cache: PromptCache = None,
+    stats: Stats = None,
 ) -> None:
     """Answer one prompt, given or from standard input.
 
