@@ -26,6 +26,8 @@ from mtplx.loading.foreign_fp8 import expanded_fp8, kept_fp8, turned_fp8
 from mtplx.loading.foreign_matrices import Packed
 
 FP8_BLOCK = (FP8_TILE, FP8_TILE)  # where config.json does not say otherwise
+_FACTORS = ("_scale", "_scale_inv")  # two names of what weights are multiplied with
+_WHOLE_SCALES = {"_scale_2", "_global_scale"}  # which NVFP4 has besides
 # Modes of MLX by how many bytes of codes share a byte of scale.
 _MODES = {8: ("nvfp4", 16, 4), 16: ("mxfp4", 32, 4), 32: ("mxfp8", 32, 8)}
 
@@ -43,7 +45,7 @@ def expanded(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> mx.array:
         return _words(packed, packed.need("_scale"))
     if _is_fp8(packed):
         return expanded_fp8(packed, block)
-    return _microscaled(packed, packed.need("_scale"))
+    return _microscaled(packed, packed.need(*_FACTORS))
 
 
 def kept(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> PackedWeight:
@@ -55,7 +57,7 @@ def kept(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> PackedWeight:
         return _kept_words(packed)
     if _is_fp8(packed):
         return kept_fp8(packed, block)
-    codes, scale = packed.codes, packed.need("_scale")
+    codes, scale = packed.codes, packed.need(*_FACTORS)
     mode, _, _ = _MODES[codes.shape[-1] // scale.shape[-1]]
     if mode == "nvfp4":
         whole = _whole_scale(packed)
@@ -74,9 +76,14 @@ def turned(packed: Packed, block: tuple[int, int] = FP8_BLOCK) -> PackedWeight |
 
 
 def _is_fp8(packed: Packed) -> bool:
-    """Else its scales are bytes, for a few weights of a row each."""
-    scale = packed.need("_scale", "_scale_inv")
-    return "_scale_inv" in packed.beside or scale.dtype != mx.uint8
+    """Else its scales are bytes, each for a few weights of a row."""
+    scale, codes = packed.need(*_FACTORS), packed.codes
+    if scale.dtype != mx.uint8:
+        return True
+    if packed.beside.keys() & _WHOLE_SCALES:
+        return False
+    alike = scale.shape[:-1] == codes.shape[:-1]
+    return not alike or codes.shape[-1] not in [ratio * scale.shape[-1] for ratio in _MODES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ def faults(packed: Packed) -> Iterator[Fault]:
     """Scales, and codes where they can be that, which are no numbers: a kernel reads them without a
     word. To be asked of what `expanded` knows."""
     has_bytes = packed.codes.dtype == mx.uint8
-    is_nvfp4 = has_bytes and packed.beside.keys() & {"_scale_2", "_global_scale"}
+    is_nvfp4 = has_bytes and packed.beside.keys() & _WHOLE_SCALES
     for ending, scale in packed.beside.items():
         name = f"{packed.name}{ending}"
         if ending == "_shape":
@@ -116,16 +123,18 @@ def refuse(found: Sequence[Fault]) -> None:
 
 
 def _is_mxfp4(packed: Packed) -> bool:
-    scale = packed.beside.get("_scale")
-    if scale is None or scale.dtype != mx.uint8:
+    scale = packed.need(*_FACTORS)
+    if _is_fp8(packed):
         return False
     return _MODES[packed.codes.shape[-1] // scale.shape[-1]][0] == "mxfp4"
 
 
 def _microscaled(packed: Packed, scale: mx.array) -> mx.array:
     """NVFP4, MXFP4 and MXFP8: a byte of scale for each 16 or 32 weights."""
+    if packed.codes.shape[:-1] != scale.shape[:-1]:
+        raise packed.unknown(scale)
     ratio, rest = divmod(packed.codes.shape[-1], scale.shape[-1])
-    if rest or ratio not in _MODES or packed.codes.shape[:-1] != scale.shape[:-1]:
+    if rest or ratio not in _MODES:
         raise packed.unknown(scale)
     mode, group_size, bits = _MODES[ratio]
     weights = mx.dequantize(

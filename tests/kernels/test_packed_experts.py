@@ -9,6 +9,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx.utils import tree_flatten
 
 from mtplx.bench.ceiling import weight_bytes_per_token
 from mtplx.kernels.packing import PackedWeight, float_weight
@@ -230,6 +231,20 @@ def test_experts_of_several_formats_stay_packed(maker: Maker, tmp_path: Path) ->
     held = sum(array.nbytes for array in held_arrays(model.target.model)) - 3 * INNER * WIDTH
     factors = 4 * EXPERTS * sum(rows for rows, _ in PROJECTIONS.values())
     assert num_bytes * 0.9 < held <= num_bytes + factors
+
+
+def test_experts_of_several_formats_are_counted_as_what_they_take(
+    maker: Maker, tmp_path: Path
+) -> None:
+    """To the byte, from the headers alone."""
+    packed, _, _ = checkpoint(tmp_path, formats)
+    target = opened(packed, maker).target
+    named: Any = tree_flatten(target.model.parameters())
+    arrays = [*(a for _, a in named), target.final_norm.weight, *held_arrays(target.model)]
+    told = describe(packed, packed=True)
+    num_bytes = sum(array.nbytes for array in arrays)
+    assert told.need.weights_bytes == num_bytes
+    assert sum(kind.held_bytes for kind in told.kinds) == num_bytes
 
 
 def test_each_expert_of_a_group_is_its_own(maker: Maker) -> None:

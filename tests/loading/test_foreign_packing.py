@@ -95,6 +95,9 @@ CASES = {
     ),
     "MXFP4": Case(e2m1(CODES) * repeated(E8M0, 32), weight_packed=CODES, weight_scale=POWERS),
     "MXFP8": Case(e4m3(FP8) * repeated(E8M0, 32), weight=FP8, weight_scale=POWERS),
+    "MXFP8, by another name": Case(
+        e4m3(FP8) * repeated(E8M0, 32), weight=FP8, weight_scale_inv=POWERS
+    ),
     "FP8 of one scale": Case(e4m3(FP8) * ALPHA, weight=FP8, weight_scale=ALPHA),
     "FP8 of one scale, in a list": Case(
         e4m3(FP8) * ALPHA, weight=FP8, weight_scale=np.array([ALPHA])
@@ -110,6 +113,7 @@ CASES = {
         weight=FP8,
         weight_scale_inv=np.ascontiguousarray(POWERS[:2, :2]),
     ),
+    "FP8 by blocks, by another name": Case(e4m3(FP8) * BLOCKS, weight=FP8, weight_scale=PER_BLOCK),
     "int4": Case(
         (INT4.astype(np.float32) - 8) * repeated(GROUPS.astype(np.float32), 32),
         weight_packed=WORDS.view(np.int32),
@@ -224,6 +228,17 @@ def test_a_scale_of_another_shape_is_refused_by_name(
     told = rf"l is packed .*\[{ROWS}, {WIDTH}\].*\[{shape[0]}"
     with pytest.raises(UnsupportedTensorError, match=told):
         read(folder)
+
+
+@pytest.mark.parametrize("scale", [1, mx.zeros((ROWS, 7)), mx.zeros((3, WIDTH // 16))])
+def test_bytes_of_scales_of_another_shape_are_refused_by_name(
+    scale: int | mx.array, tmp_path: Path
+) -> None:
+    """Of NVFP4, which is known by its further scale."""
+    parts = {"l.weight": mx.array(CODES), "l.weight_scale_2": mx.array(1.0)}
+    parts["l.weight_scale"] = mx.array(scale).astype(mx.uint8)
+    with pytest.raises(UnsupportedTensorError, match="l is packed as"):
+        read(write(tmp_path / "a", parts))
 
 
 def test_what_may_not_stay_packed_is_told() -> None:
