@@ -10,6 +10,7 @@ from mtplx.loading.gguf_file import open_gguf
 from mtplx.loading.gguf_model import GgufModel, gguf_model
 from mtplx.models.drafter import HeadDrafter
 from mtplx.state import DecodeState
+from tests.attended import watch_attention
 from tests.loading.gguf_conversion import CASES, stored_weights, write_case
 from tests.loading.test_gguf_hybrids import MORE, PROMPT, reference, with_head
 from tests.tiny import close, finish, plain, start
@@ -44,17 +45,25 @@ def test_logits_are_those_of_float32_but_for_rounding(arch: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("arch", ["qwen35", "qwen35moe"])
-def test_a_head_in_the_file_keeps_what_its_trunk_keeps(arch: str, tmp_path: Path) -> None:
-    """And its drafts, at every depth, leave the greedy text as it is."""
+def test_a_head_in_the_file_keeps_what_its_trunk_keeps(
+    arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its drafts, at every depth, leave the greedy text as it is.
+
+    No attention, of the trunk or of the head, is given other types than that.
+    """
     trunk, head = with_head(arch)
     model = read(write_case(tmp_path / "a.gguf", CASES[arch], trunk | head, **MORE), HALF)
     assert model.head is not None
+    types = watch_attention(monkeypatch)
     text = plain(model.target, PROMPT)
     for depth in range(1, 5):
         drafter = HeadDrafter(model.head.on(model.target))
         state = DecodeState(model.target, drafter)
         assert finish(start(state, PROMPT, depth=depth)) == text
         assert {array.dtype for layer in drafter.cache for array in layer.state} == {HALF}
+    assert types
+    assert all(kinds == {HALF} for kinds in types)
 
 
 @pytest.mark.slow

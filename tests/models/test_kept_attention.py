@@ -1,9 +1,9 @@
 """Attention of mlx-lm's models over keys and values that are kept in another type."""
 
 from dataclasses import replace
-from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 
 from mtplx.cache import RecurrentCache, single_caches
@@ -13,6 +13,7 @@ from mtplx.models.kept_attention import attends_as_kept
 from mtplx.models.mlx_lm_target import MlxLmTarget, mlx_lm_target
 from mtplx.speculation import LayerCache
 from mtplx.state import DecodeState
+from tests.attended import watch_attention
 from tests.tiny import DIMS, close, finish, plain, random_prompt, start, tiny_head
 from tests.undo.tiny_models import VOCAB_SIZE, build, config_of
 
@@ -39,28 +40,13 @@ def logits_of(target: MlxLmTarget, cache: list[LayerCache]) -> mx.array:
     return target.logits(target.normalise(target.forward(mx.array(PROMPT), cache)))
 
 
-@pytest.fixture
-def types(monkeypatch: pytest.MonkeyPatch) -> list[set[mx.Dtype]]:
-    """The types that each call of MLX's attention was given."""
-    seen: list[set[mx.Dtype]] = []
-    attend = mx.fast.scaled_dot_product_attention
-
-    def watched(q: mx.array, k: mx.array, v: mx.array, **more: Any) -> mx.array:
-        seen.append({q.dtype, k.dtype, v.dtype})
-        return attend(q, k, v, **more)
-
-    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", watched)
-    return seen
-
-
 def test_keys_and_values_are_never_brought_to_another_type(
-    name: str, types: list[set[mx.Dtype]]
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queries come to theirs; logits are those of float32 but for rounding."""
     expected = logits_of(whole := target_of(name, None), whole.make_cache())
     target = target_of(name, HALF)
-    types.clear()  # of building it
-    cache = target.make_cache()
+    types, cache = watch_attention(monkeypatch), target.make_cache()
     found = logits_of(target, cache)
     assert types
     assert all(kinds == {HALF} for kinds in types)
@@ -70,6 +56,21 @@ def test_keys_and_values_are_never_brought_to_another_type(
     for layer in single_caches(cache):
         kept = mx.float32 if isinstance(layer, RecurrentCache) else HALF
         assert {array.dtype for array in layer.state} == {kept}
+
+
+def test_products_stay_in_the_type_of_the_activations(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What attention gives is brought back before the output matrix multiplies it."""
+    target, types, product = target_of(name, HALF), set[mx.Dtype](), nn.Linear.__call__
+
+    def watched(self: nn.Linear, x: mx.array) -> mx.array:
+        types.add(x.dtype)
+        return product(self, x)
+
+    monkeypatch.setattr(nn.Linear, "__call__", watched)
+    logits_of(target, target.make_cache())
+    assert types == {mx.float32}
 
 
 def test_a_model_that_keeps_what_it_computes_is_as_it_was(name: str) -> None:
