@@ -85,12 +85,15 @@ class AutoDepth:
         return self._chances[_bin(likely)].given(likely)
 
     def learn(self, outcome: Outcome) -> None:
-        num_head, chances = outcome.num_head, outcome.chances
-        is_stopped = len(chances) > num_head
-        self._gains.learn(outcome.found, outcome.emitted, num_head, stopped=is_stopped)
+        num_head, held = outcome.num_head, outcome.chances
+        is_stopped = len(held) > num_head
+        chances = [self.chance(likely) for likely in held]
+        self._gains.learn(
+            outcome.found, outcome.emitted, num_head, stopped=is_stopped, chances=chances
+        )
         for position in range(min(num_head + is_stopped, _LONGEST_HEAD)):
             self._drawn[position].learn(position < num_head)
-        for position, likely in enumerate(chances[: min(num_head, len(outcome.emitted))]):
+        for position, likely in enumerate(held[: min(num_head, len(outcome.emitted))]):
             self._chances[_bin(likely)].learn(position < outcome.num_accepted)
         self._count(outcome)
 

@@ -82,6 +82,24 @@ def test_a_recurrence_gets_likelier_as_it_grows() -> None:
     assert three[5] / three[4] == pytest.approx(long[1] / long[0])
 
 
+def test_a_run_that_goes_on_teaches_little_and_one_that_ends_at_once() -> None:
+    """A long copy says that it is one, not that it has no end."""
+    good, bad = (taught(head=[], passage=[n] * 5) for n in (4, 0))
+    at_first = Gains().recurrence(PASSAGE, 1)[0]
+    assert at_first < good.recurrence(PASSAGE, 1)[0] < at_first + 0.4 * (1 - at_first)
+    assert bad.recurrence(PASSAGE, 1)[0] < 0.5 * at_first
+
+
+def test_how_likely_a_token_was_counts_twice_what_came_of_it() -> None:
+    """Where it was read."""
+    read, unread = Gains(), Gains()
+    for _ in range(50):
+        read.learn(NOTHING, [1], 1, chances=[0.6])
+        unread.learn(NOTHING, [1], 1)
+    assert read.accepted(1)[0] == pytest.approx(0.4, abs=0.03)
+    assert unread.accepted(1)[0] < 0.05
+
+
 def test_a_rate_forgets() -> None:
     """It begins as what was expected and follows a change within a few hundred outcomes."""
     rate = Rate(0.5)
