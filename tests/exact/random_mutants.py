@@ -129,7 +129,7 @@ DRAWS = [
     Mutant(
         "the favourite for a draw",
         edit(
-            sampling.draw,
+            sampling.draw_by_operations,
             "return mx.squeeze(chosen * _SEGMENT + within, axis=-1)",
             "return mx.argmax(probs, axis=-1)",
         ),
@@ -139,7 +139,7 @@ DRAWS = [
     Mutant(
         "one number for both levels",
         edit(
-            sampling.draw,
+            sampling.draw_by_operations,
             "_first_past(members, uniforms[..., 1:])",
             "_first_past(members, uniforms[..., :1])",
         ),
