@@ -164,9 +164,10 @@ class GgufTensors:
         if tensor.type not in AFFINE_FORMATS or factor is not None:
             return self._kernel_matrix(tensor, tensor.rows[part.order], factor)
         fmt = AFFINE_FORMATS[tensor.type]
-        parts = affine_parts(part.name, tensor.rows[part.order], fmt)
-        codes, scales, biases = (mx.array(array) for array in parts)
-        return AffineMatrix(codes, scales, biases, fmt.bits)
+        codes, *halves = affine_parts(part.name, tensor.rows[part.order], fmt)
+        # Activations are float32 here, and MLX would widen half-precision scales in every product.
+        scales, biases = (mx.array(half.astype(np.float32)) for half in halves)
+        return AffineMatrix(mx.array(codes), scales, biases, fmt.bits)
 
     def kernel_matrix(self, name: str, row_order: mx.array | None = None) -> PackedMatrix:
         """A tensor as it is stored, [N, K] or one for each expert [E, N, K].

@@ -17,7 +17,8 @@ from mtplx.models.cache_need import CacheNeed
 TRANSIENT_SHARE = 0.1
 MLX_LM_BYTES = 235_000_000  # the libraries that mlx-lm brings into the process
 TEXT_BYTES = 300  # per entry of a vocabulary or of its merges, in the reader and the tokenizer
-_BITS = {"Q4_0": 5, "Q4_1": 5, "Q8_0": 9}  # packed in MLX's groups of 32: codes, scale and bias
+# Packed in MLX's groups of 32: codes, a scale and a bias in float32.
+_BITS = {"Q4_0": 6, "Q4_1": 6, "Q8_0": 10}
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,17 @@ def test_expanded_weights_are_exactly_the_packed_ones(kind: str, tmp_path: Path)
     assert np.array_equal(np.array(found), np.array(expected))
 
 
+@pytest.mark.parametrize("kind", AFFINE_FORMATS)
+def test_a_product_with_packed_weights_converts_nothing(kind: str, tmp_path: Path) -> None:
+    """Scales in another type than the activations would be widened in every product."""
+    packed = one_tensor(tmp_path, kind, random_bytes(kind), packed=True)
+    product = packed.matrix("w.weight", ROWS, WIDTH)(mx.ones((3, WIDTH)))
+    mx.export_to_dot(str(tmp_path / "graph.dot"), product)
+    graph = (tmp_path / "graph.dot").read_text()
+    assert "QuantizedMatmul" in graph
+    assert "AsType" not in graph
+
+
 @pytest.mark.parametrize("kinds", [("Q4_1", "Q8_0"), ("Q4_0", "Q4_0"), ("Q8_0", "F16")])
 def test_joined_tensors_are_their_rows_in_order(kinds: tuple[str, str], tmp_path: Path) -> None:
     """Whatever types they are of; more rows than are expanded at a time."""
