@@ -26,8 +26,7 @@ def joined_rows(runs: Sequence[RowRun], stack: tuple[int, ...]) -> PackedWeight 
 
     None where they are packed differently. Lazy.
     """
-    shared = runs[0].weight.packing.shared_rows
-    if shared > 1 and any(run.start % shared or run.stop % shared for run in runs):
+    if any(_parts_scales(run) for run in runs):
         runs = [replace(run, weight=_with_own_scales(run.weight)) for run in runs]
     first = runs[0].weight
     if any(kind_of(run.weight) != kind_of(first) for run in runs):
@@ -46,8 +45,7 @@ def joined_rows(runs: Sequence[RowRun], stack: tuple[int, ...]) -> PackedWeight 
 
 def taken_rows(weight: PackedWeight, ids: mx.array) -> PackedWeight:
     """Rows `ids` [M] of a matrix [N, K] as a matrix of their own. Lazy."""
-    if weight.packing.shared_rows > 1:
-        weight = _with_own_scales(weight)
+    weight = _with_own_scales(weight)
 
     def taken(plane: mx.array | None) -> mx.array | None:
         return None if plane is None else plane[ids]
@@ -73,9 +71,17 @@ def kind_of(weight: PackedWeight) -> tuple[object, ...]:
     return weight.packing, weight.shape[-1], weight.run, *planes
 
 
+def _parts_scales(run: RowRun) -> bool:
+    """Whether it begins or ends between rows that share scales."""
+    shared = run.weight.packing.shared_rows
+    return run.start % shared > 0 or run.stop % shared > 0
+
+
 def _with_own_scales(weight: PackedWeight) -> PackedWeight:
     """A line of scales for each row, where several share one."""
     packing, rows = weight.packing, num_rows_of(weight)
+    if packing.shared_rows == 1:
+        return weight
     assert weight.scales is not None
     template = (*((n, 1 if n == "ROWS" else v) for n, v in packing.template),)
     lines = weight.scales.reshape(-1, weight.scales.shape[-1])

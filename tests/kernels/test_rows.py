@@ -81,6 +81,14 @@ def test_what_is_packed_differently_is_not_put_together() -> None:
         assert joined_rows([RowRun(one, 0, 2), RowRun(second, 0, 2)], ()) is None
 
 
+def test_scales_that_rows_share_are_put_together_with_no_other() -> None:
+    """Where a run ends between such rows, too, whichever comes first."""
+    tiles, row = (MATRICES[name](135, 256).packed for name in ("FP8 128 x 128", "FP8 channel"))
+    runs = [RowRun(tiles, 0, 5), RowRun(row, 0, 5)]
+    assert joined_rows(runs, ()) is None
+    assert joined_rows(runs[::-1], ()) is None
+
+
 def test_a_matrix_without_a_factor_keeps_its_weights() -> None:
     """Beside one that has a factor."""
     one = MATRICES["Q4_K"](2, 256).packed
