@@ -36,7 +36,9 @@ from mtplx.models.packed_matrix import PackedMatrix, PackedPart
 from mtplx.models.packed_weights import REARRANGED, UNLIKE, PackedWeights, Placement
 
 # Scales of activations and of the attention cache, which stay as they are computed.
-_NOT_OF_WEIGHTS = re.compile(r"([._](input|input_global|output|activation)_scale|\.[qkv]_scale)$")
+_NOT_OF_WEIGHTS = re.compile(
+    r"(\.(input|input_global|output|activation|[qkv])|_proj_(input|activation))_scale$"
+)
 _AT_ONCE = 256  # faults that are looked for in one evaluation, which waits for the device
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _FLOATS = (mx.float32, mx.float16, mx.bfloat16)

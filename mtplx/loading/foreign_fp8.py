@@ -1,7 +1,6 @@
 """FP8 E4M3 with scales of whole matrices, of rows or of tiles, as other programs store them."""
 
 from dataclasses import replace
-from math import prod
 
 import mlx.core as mx
 
@@ -64,9 +63,11 @@ def _scales(packed: Packed, block: Block) -> tuple[mx.array, Block | None]:
             return halves[..., :half, :].reshape(*stack, num_rows, across), (1, block[1])
         if scale.shape == (*stack, 2, 1):
             return mx.repeat(scale, half, -2), None
-    rows = codes.shape[:-1]
-    shapes = [(1,) * codes.ndim, (*rows, 1), (*rows[:-1], 1, 1)]
-    fitting = next((shape for shape in shapes if scale.size == prod(shape)), None)
-    if fitting is None:
-        raise packed.unknown(scale)
-    return scale.reshape(fitting), None
+    rows = (*stack, num_rows)
+    if scale.size == 1:
+        return scale.reshape((1,) * codes.ndim), None
+    if scale.shape in (rows, (*rows, 1)):
+        return scale.reshape(*rows, 1), None
+    if stack and scale.shape in ((*stack,), (*stack, 1), (*stack, 1, 1)):
+        return scale.reshape(*stack, 1, 1), None
+    raise packed.unknown(scale)

@@ -138,6 +138,25 @@ def test_a_scale_is_for_what_its_shape_says(kind: str, maker: Maker) -> None:
     np.testing.assert_allclose(rows.reshape(SHAPE), weights, rtol=3e-7)
 
 
+def test_a_scale_for_each_column_is_refused() -> None:
+    """Though a square matrix has as many rows."""
+    shape = (EXPERTS, COLUMNS, COLUMNS)
+    tensors = {
+        "layer.experts.down_proj": mx.zeros(shape, mx.uint8),
+        "layer.experts.down_proj_scale": mx.ones((EXPERTS, 1, COLUMNS)),
+    }
+    with pytest.raises(CheckpointError, match=r"down_proj.*1.*48"):
+        foreign_tensors(tensors, Manner())
+
+
+@pytest.mark.parametrize("name", ["altup.correct_output_scale", "per_layer_input_scale"])
+def test_a_parameter_that_is_called_a_scale_stays(name: str) -> None:
+    """Of Gemma 3n, beside matrices whose inputs have scales too."""
+    tensors, _ = scaled("a row")
+    tensors |= {f"layer.{name}": mx.ones(4), "layer.q_proj.input_scale": mx.ones(1)}
+    assert foreign_tensors(tensors, Manner()).others.keys() == {f"layer.{name}"}
+
+
 def test_fused_experts_without_scales_are_refused_by_name() -> None:
     """Bytes alone would be taken for weights."""
     codes = {NAME: mx.zeros(SHAPE, mx.uint8)}
