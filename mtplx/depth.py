@@ -1,8 +1,8 @@
 """How many tokens to draft this round. 0, an ordinary step, is always an answer.
 
 A policy is asked before each round and told afterwards what came of it. It goes by what has been
-emitted and by what earlier rounds took, never by the tokens that are about to be decided nor by
-drawn ones that were refused, so no policy can change the distribution of a text.
+emitted and by what earlier rounds drafted and took, never by the tokens that are about to be
+decided nor by random numbers that decide them, so no policy can change the distribution of a text.
 """
 
 from dataclasses import dataclass

@@ -38,8 +38,10 @@ def test_a_head_that_is_sure_and_wrong_is_given_up() -> None:
 
 
 @pytest.mark.parametrize("follows", [(2,), (3,)])
-def test_a_token_that_was_drawn_and_refused_changes_no_plan(follows: tuple[int, ...]) -> None:
-    """Behind the first refused token the head's chances depend on that token, which nobody sees."""
+def test_what_the_head_held_behind_a_refused_token_changes_no_plan(
+    follows: tuple[int, ...],
+) -> None:
+    """It says nothing of how the text goes on."""
     plans = []
     for held_behind in (0.05, 0.99):
         policy = auto(DEAR)
