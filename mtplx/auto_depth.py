@@ -15,9 +15,9 @@ seldom, so that the head is found to be good again; while it is not, a plain rou
 time is known. What such rounds lose is kept to a share of all time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from mtplx.costs import Priors
+from mtplx.costs import Priors, expected_tokens
 from mtplx.depth import MAX_DEPTH, Ask, Outcome, Plan
 from mtplx.draft_gain import Gains, Rate
 from mtplx.lookup import Continuation
@@ -26,7 +26,7 @@ from mtplx.prospect import Prospect, prospect_of
 
 PROBE_SHARE = 0.0075  # of all time, that probes may lose
 _LONGEST_HEAD = MAX_DEPTH
-_GRACE = 0.5  # of a plain round, that they may lose besides, so that short texts have some
+_GRACE = 0.75  # of a plain round, that they may lose besides, so that short texts have some
 _FIRST_WAIT = 4  # rounds between probes of a depth, at first
 _LONGEST_WAIT = 64  # and at last; of one token more than the best, which costs less
 _LONGEST_WAIT_DEEPER = 16
@@ -95,13 +95,13 @@ class AutoDepth:
             self._drawn[position].learn(position < num_head)
         for position, likely in enumerate(held[: min(num_head, len(outcome.emitted))]):
             self._chances[_bin(likely)].learn(position < outcome.num_accepted)
-        self._count(outcome)
+        self._count(outcome, chances)
 
     def learn_time(self, time: RoundTime) -> None:
         if self._uses_clock:
             self.pace.learn(time)
 
-    def _count(self, outcome: Outcome) -> None:
+    def _count(self, outcome: Outcome, chances: Sequence[float]) -> None:
         """Keep account of what probes lose."""
         prospect = self._prospect
         if prospect is None:
@@ -111,9 +111,13 @@ class AutoDepth:
         if outcome.planned.reason != PROBE:
             self._probes.note(depth, taken_s / plain_s)
             return
-        lost_s = taken_s - len(outcome.emitted) / prospect.rate
+        num_emitted = float(len(outcome.emitted))
+        lost_s = taken_s - num_emitted / prospect.rate
+        # Whether to try again soon goes by how likely its tokens were, where that is known.
+        hoped = expected_tokens(chances, outcome.num_head) if chances else num_emitted
+        pays = hoped / prospect.rate > taken_s
         longest = _LONGEST_WAIT_DEEPER if depth > prospect.depth > 0 else _LONGEST_WAIT
-        self._probes.note_probe(depth, taken_s / plain_s, lost_s / plain_s, longest)
+        self._probes.note_probe(depth, taken_s / plain_s, lost_s / plain_s, 1 if pays else longest)
         if prospect.depth == 0:
             self._gains.doubt()
 
@@ -121,15 +125,16 @@ class AutoDepth:
         """What each depth is expected to bring."""
         pace = self.pace
         rest_s = pace.rest_s(context, 1 + MAX_DEPTH)
-        step_s = pace.step_s(context)
+        step_s, first_s = pace.step_s(context), pace.first_s(context)
         accepted = self._gains.accepted(_LONGEST_HEAD) if has_head else []
         tokens, times, reached, drawn = [1.0], [rest_s[0]], 1.0, 1.0
         for i, rate in enumerate(accepted):
             reached *= rate
             tokens.append(tokens[-1] + reached)
             went_on, drawn = drawn, drawn * self._drawn[i].value
-            times.append(times[-1] + went_on * step_s + drawn * (rest_s[i + 1] - rest_s[i]))
-        return prospect_of(tokens, times, accepted, rest_s, step_s)
+            draft_s = went_on * step_s if i else step_s + first_s
+            times.append(times[-1] + draft_s + drawn * (rest_s[i + 1] - rest_s[i]))
+        return prospect_of(tokens, times, accepted, rest_s, step_s, first_s)
 
     def _probed(self, prospect: Prospect, *, reads_chances: bool) -> int | None:
         """The depth that the next round is to try, if it is to try one.
@@ -218,14 +223,11 @@ class _Probes:
         self._total += taken
 
     def note_probe(self, depth: int, taken: float, lost: float, longest_wait: int) -> None:
-        """One that lost so much; after one that gained the next is soon.
-
-        longest_wait: rounds before the next, at most.
-        """
+        """One that lost so much. longest_wait: rounds before the next, at most."""
         self.note(depth, taken)
         self._lost = max(self._lost + lost, 0.0)
         wait = max(2 * self._waits.get(depth, _FIRST_WAIT), _FIRST_WAIT)
-        self._waits[depth] = min(wait, longest_wait) if lost >= 0 else 1
+        self._waits[depth] = min(wait, longest_wait)
 
 
 def _bin(likely: float) -> int:

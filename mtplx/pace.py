@@ -23,6 +23,7 @@ _LONGEST_WAIT = 256  # rounds until one of a kind is timed again
 _STEEPEST = 0.1  # a row, of what is taken to go on
 _NEAR = 32  # tokens of context that make no difference
 _LEAST_S = 1e-9
+_LEAST_STEP = 0.2  # of the mean step of a draft, that a later one takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Pace:
         self.curve = curve
         self._level: deque[float] = deque(maxlen=_LEVEL)  # logarithms of taken over expected
         self._by_rows: dict[int, _Correction] = {}
-        self._draft = _Correction(is_tuned)
+        self._first_step, self._more_steps = _Correction(is_tuned), _Correction(is_tuned)
         self._is_tuned = is_tuned
         self._at = (0, 0)  # context and rows of
         self._base: list[float] = []  # the curve's times there
@@ -72,8 +73,18 @@ class Pace:
         level = median(self._level)
         correction.learn(taken - level)
         if time.num_steps:
-            step_s = time.draft_s / time.num_steps
-            self._draft.learn(_log_ratio(step_s, curve.draft_at(time.context)) - level)
+            self._learn_draft(time, level)
+
+    def _learn_draft(self, time: RoundTime, level: float) -> None:
+        """The first step also feeds the head what it has not seen: it is told from others."""
+        curve_s, step_s = self.curve.draft_at(time.context), time.draft_s / time.num_steps
+        if time.num_steps == 1:
+            self._first_step.learn(_log_ratio(step_s, curve_s) - level)
+            return
+        if self._first_step.num_seen > 1:
+            more_s = time.draft_s - math.exp(level + self._first_step.value) * curve_s
+            step_s = max(more_s / (time.num_steps - 1), _LEAST_STEP * step_s)
+        self._more_steps.learn(_log_ratio(step_s, curve_s) - level)
 
     def is_due(self, num_rows: int) -> bool:
         """Whether such a round should be timed again; the more were, the less often."""
@@ -106,8 +117,16 @@ class Pace:
         return [time_s * factor for time_s, factor in zip(self._base, self._factors, strict=True)]
 
     def step_s(self, context: int) -> float:
-        """Seconds that the head would take now for a token."""
-        return math.exp(self._now + self._draft.value) * self.curve.draft_at(context)
+        """Seconds that the head would take now for a token more."""
+        seen = self._more_steps if self._more_steps.num_seen > 1 else self._first_step
+        return math.exp(self._now + seen.value) * self.curve.draft_at(context)
+
+    def first_s(self, context: int) -> float:
+        """Seconds that its first token would take more than that."""
+        if min(self._first_step.num_seen, self._more_steps.num_seen) < 2:
+            return 0.0
+        first_s = math.exp(self._now + self._first_step.value) * self.curve.draft_at(context)
+        return max(first_s - self.step_s(context), 0.0)
 
     @property
     def _now(self) -> float:

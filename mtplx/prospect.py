@@ -12,7 +12,8 @@ class Prospect:
 
     tokens, times: of a head's draft of 0, 1, 2, ... tokens. reached: how likely all of it is
         accepted.
-    rest_s: of 1, 2, ... rows, without drafting. step_s: of a token of the head.
+    rest_s: of 1, 2, ... rows, without drafting. step_s: of a token of the head. first_s: of its
+        first one more.
     depth: the best of them. rate: its tokens per second.
     longest: the longest draft of the head that could pay if every token of it were sure.
     """
@@ -22,6 +23,7 @@ class Prospect:
     reached: Sequence[float]
     rest_s: Sequence[float]
     step_s: float
+    first_s: float
     depth: int
     rate: float
     longest: int
@@ -32,7 +34,8 @@ class Prospect:
         return max(range(1, len(self.times)), key=lambda k: self.tokens[k] / self.times[k])
 
     def round_s(self, num_head: int, num_found: int) -> float:
-        return self.rest_s[num_head + num_found] + num_head * self.step_s
+        first_s = self.first_s if num_head else 0.0
+        return self.rest_s[num_head + num_found] + num_head * self.step_s + first_s
 
     def least(self, position: int) -> float:
         """How likely the head's token has to be to be reached and accepted for its row to pay.
@@ -54,6 +57,7 @@ def prospect_of(
     accepted: Sequence[float],
     rest_s: Sequence[float],
     step_s: float,
+    first_s: float,
 ) -> Prospect:
     """What these tokens and times come to."""
     rates = [num / taken_s for num, taken_s in zip(tokens, times, strict=True)]
@@ -69,4 +73,4 @@ def prospect_of(
     reached = [1.0]
     for rate in accepted:
         reached.append(reached[-1] * rate)
-    return Prospect(tokens, times, reached, rest_s, step_s, best, rates[best], longest)
+    return Prospect(tokens, times, reached, rest_s, step_s, first_s, best, rates[best], longest)

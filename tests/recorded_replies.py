@@ -44,15 +44,22 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Times in plain rounds. kind: the curve that is shipped for it. step_s: of a drafted token."""
+    """Times in plain rounds.
+
+    kind: the curve that is shipped for it. step_s: of a drafted token. first_s: of the first more.
+    """
 
     name: str
     kind: str
     rest_s: tuple[float, ...]
     step_s: float
+    first_s: float = 0.0
 
     def round_s(self, num_rows: int) -> float:
         return self.curve.verify_at(num_rows, 1)
+
+    def draft_s(self, num_steps: int) -> float:
+        return num_steps * self.step_s + (self.first_s if num_steps else 0.0)
 
     @property
     def curve(self) -> CostCurve:
@@ -61,7 +68,7 @@ class Machine:
 
 MACHINES = (
     # The default model on two cores of a Xeon by `mtplx bench`, 2026-12-01; MKL works in threes.
-    Machine("cpu", "cpu", (1.0, 1.13, 1.26, 1.84, 1.88, 2.0, 2.37, 2.37, 2.45, 2.9), 0.06),
+    Machine("cpu", "cpu", (1.0, 1.15, 1.27, 1.75, 1.83, 1.92, 2.37, 2.37, 2.45, 2.9), 0.06, 0.06),
     # What is shipped for these, see mtplx/shipped_costs.py.
     *(
         Machine(kind, kind, shipped_curve(kind).verify_s[0], 0.06)
@@ -167,7 +174,7 @@ class _Writing:
         place, context = len(self.tokens) - len(self.reply.prompt), len(self.tokens)
         emitted = self.reply.text[place : place + num_accepted + 1]
         outcome = Outcome(found, plan, num_head, num_found, tuple(held), tuple(emitted))
-        rows, draft_s = 1 + num_head + num_found, len(held) * self.machine.step_s
+        rows, draft_s = 1 + num_head + num_found, self.machine.draft_s(len(held))
         rest_s = self.machine.round_s(rows)
         self.policy.learn(outcome)
         self.policy.learn_time(RoundTime(context, rows, len(held), draft_s, rest_s))
@@ -218,15 +225,13 @@ def _speeds(kind: str, replies: Iterable[Reply], taken: list[list[float]]) -> Sp
 
 
 def main() -> None:
-    """Print the speeds, kind by kind."""
+    """Print the best fixed depth, auto's speed and auto's over that one's, by kind and machine."""
     replies = recorded()
-    for machine in MACHINES:
-        depths = "".join(f"{depth:>7}" for depth in range(1, DEEPEST + 1))
-        print(f"{machine.name:20}  plain{depths}   auto  /best")
-        for row in speeds(replies, machine):
-            numbers = "".join(f"{speed:7.2f}" for speed in (*row.fixed, row.auto, row.over_best))
-            print(f"{row.kind:20}{numbers}")
-        print()
+    columns = [speeds(replies, machine) for machine in MACHINES]
+    print(" " * 20 + "".join(f"{machine.name:>20}" for machine in MACHINES))
+    for row in zip(*columns, strict=True):
+        cells = (f"{f.fixed.index(max(f.fixed)):6}{f.auto:7.2f}{f.over_best:7.2f}" for f in row)
+        print(f"{row[0].kind:20}" + "".join(cells))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,15 @@ def ratios(pace: Pace) -> list[float]:
     return [time_s / rest_s[0] for time_s in rest_s]
 
 
+def test_the_first_step_of_a_draft_is_told_from_the_others() -> None:
+    """It takes in what the head has not seen, and a longer draft does so once."""
+    pace = Pace(CURVE)
+    for num_steps in (1, 3, 1, 2, 1, 4, 1, 3):
+        pace.learn(RoundTime(10, 1 + num_steps, num_steps, 0.12 + 0.05 * (num_steps - 1), 1.0))
+    assert pace.step_s(10) == pytest.approx(0.05, rel=0.05)
+    assert pace.first_s(10) == pytest.approx(0.07, rel=0.05)
+
+
 def test_at_first_it_is_the_curve() -> None:
     """Also its proportions, in whatever unit."""
     assert Pace(CURVE).rest_s(10, 5) == pytest.approx([1.0, 1.1, 1.2, 1.3, 1.4])
