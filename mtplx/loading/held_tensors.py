@@ -32,7 +32,7 @@ def taken_bytes(weights: Tensors, module: Any) -> dict[int, int]:
 def held_by_name(
     stored: Tensors, matrices: Mapping[str, int], taken: Mapping[int, int], total: int
 ) -> dict[str, int]:
-    """Bytes of each stored tensor, `total` together.
+    """Bytes of each stored tensor, `total` together where any shares what remains.
 
     matrices: as `matrix_bytes` gives them, by the names in `stored`; each counts where its codes
         are. taken: by the ids of arrays that a model has as they are stored, what they take there.
