@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 NO_SWITCH = "This model's template has no switch for thinking."
 ALMOST_FULL = 0.9  # of the context, from which on the closing line speaks of it
 _MEGABYTE = 1e6
+_NUM_SHARES = 4
 
 
 def model_name(name: str) -> str:
@@ -155,7 +156,10 @@ def _sentence(text: str) -> str:
 
 
 def _shares(acceptance: list[float]) -> str:
-    return f" ({' '.join(f'{share:.2f}' for share in acceptance)})" if acceptance else ""
+    """How often each place of a draft was accepted; a passage has more than anyone reads."""
+    told = [f"{share:.2f}" for share in acceptance[:_NUM_SHARES]]
+    more = ["..."] if len(acceptance) > len(told) else []
+    return f" ({' '.join([*told, *more])})" if told else ""
 
 
 def _count(number: int, noun: str) -> str:

@@ -163,6 +163,14 @@ def test_memory_is_a_function_of_the_context(model: LoadedModel) -> None:
     assert mx.get_active_memory() - baseline < 0.05 * sizes[-1]
 
 
+def test_the_closing_line_leaves_out_the_places_of_long_passages(model: LoadedModel) -> None:
+    """The first four say how good the head is; sixteen would fill two lines."""
+    conversation = Conversation(model, Settings(GREEDY, depth=3))
+    result = say(conversation, "Hello")
+    result.stats.drafted, result.stats.accepted = [8] * 6, [6, 4, 2, 2, 2, 2]
+    assert "(0.75 0.50 0.25 0.25 ...)" in closing(conversation, "a", result)
+
+
 def test_the_closing_line_has_the_figures_of_drafting(model: LoadedModel) -> None:
     """With drafting it has the acceptance length and each position's share, without it says so."""
     conversation = Conversation(model, Settings(GREEDY, depth=3))
