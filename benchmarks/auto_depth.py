@@ -168,7 +168,7 @@ def run(given: argparse.Namespace) -> int:
     model = load(given.model)
     params = SamplingParams(temperature=given.temperature, max_tokens=given.max_tokens)
     cases = make_cases(model, given.prompts, given.long)
-    cases = [case for case in cases if case.kind.startswith(tuple(given.only.split(",")))]
+    cases = [case for case in cases if case.kind.startswith(tuple(given.only.split(";")))]
     if not cases:
         raise UsageError(f"--only {given.only}: no row's name begins so.")
     depths = parse_depths(given.depths + ",auto")
@@ -229,7 +229,7 @@ def main() -> int:
     parser.add_argument("--depths", default="1,2,3,4,5,6,7", help="fixed ones")
     parser.add_argument("--max-tokens", type=int, default=96)
     parser.add_argument("--long", type=int, default=1500, help="tokens before a long question")
-    parser.add_argument("--only", default="", help="rows whose names begin so: chat,random")
+    parser.add_argument("--only", default="", help="rows whose names begin so: chat, short;random")
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--blas", default="auto", help="as for mtplx --blas")
     given = parser.parse_args()
