@@ -8,12 +8,15 @@ has. `python -m tests.recorded_replies` writes them again under any policy and a
 """
 
 import argparse
+import io
 import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mtplx.errors import MtplxError, UsageError
+from mtplx.files import write_atomically
 from tests.recorded_replies import MAX_TOKENS, PATH, Reply
 
 if TYPE_CHECKING:
@@ -61,8 +64,9 @@ def _best(likely: list[float], logits: "mx.array", step: int) -> "tuple[mx.array
 
 def save(replies: list[Reply]) -> None:
     """All of them, in one file of flat columns."""
+    content = io.BytesIO()
     np.savez_compressed(
-        PATH,
+        content,
         kinds=np.array([reply.kind for reply in replies]),
         lengths=np.array([[len(reply.prompt), len(reply.text)] for reply in replies]),
         prompt=np.concatenate([np.array(reply.prompt, np.uint32) for reply in replies]),
@@ -72,28 +76,41 @@ def save(replies: list[Reply]) -> None:
         ),
         accepted=np.concatenate([np.array(reply.accepted, np.uint8) for reply in replies]),
     )
+    write_atomically(PATH, content.getvalue())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--prompts", type=int, default=4, help="of each kind")
-    given = parser.parse_args()
+def run(model_name: str, num_prompts: int) -> None:
+    """Record them all."""
+    if num_prompts < 1:
+        raise UsageError("--prompts has to be 1 or more.")
     from mtplx.blas import preload
 
     preload("auto")  # has to come before MLX
     from benchmarks.auto_depth import make_cases
     from mtplx.loading.load import load
 
-    model = load(given.model)
+    model = load(model_name)
     replies = []
-    for case in make_cases(model, given.prompts, LONG_TOKENS):
+    for case in make_cases(model, num_prompts, LONG_TOKENS):
         replies.append(record(model, case))
         print(f"{case.kind}: {len(replies[-1].text)} tokens", file=sys.stderr, flush=True)
     save(replies)
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--model", default="smollm2")
+    parser.add_argument("--prompts", type=int, default=4, help="of each kind")
+    given = parser.parse_args()
+    try:
+        run(given.model, given.prompts)
+    except MtplxError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

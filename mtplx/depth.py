@@ -13,6 +13,8 @@ from mtplx.lookup import Continuation
 from mtplx.pace import RoundTime
 
 MAX_DEPTH = 16  # far deeper than drafting pays
+# How likely a draft has to be to go on, where a policy does not say: about what a row more costs.
+USUAL_STOP = 0.1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from functools import partial
 import mlx.core as mx
 
 from mtplx.coupled import exponentials, race
-from mtplx.depth import MAX_DEPTH, Ask, DepthPolicy, FixedDepth, Outcome, Plan
+from mtplx.depth import MAX_DEPTH, USUAL_STOP, Ask, DepthPolicy, FixedDepth, Outcome, Plan
 from mtplx.draft_mode import ModeChoice, coupled_rates, greedy_rates, sampled_rates
 from mtplx.draft_options import DraftOptions
 from mtplx.lookup import Continuation, LookupIndex
@@ -30,7 +30,6 @@ from mtplx.warps.scores import allowed, biased
 _NOTHING = Continuation()
 _PLAIN = Plan()
 _NO_ROOM = Plan(reason="no room")
-_USUAL_STOP = 0.1  # where a policy has no thresholds of its own: about what a row more costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class Drafting:
             return ()
         if plan.least and self._options.stop is None:
             return plan.least
-        return (_USUAL_STOP if self._options.stop is None else self._options.stop,) * plan.num_head
+        return (USUAL_STOP if self._options.stop is None else self._options.stop,) * plan.num_head
 
     def estimates(self, probs: mx.array, proposal: Proposal, position: int) -> mx.array | None:
         """[M * J] float32, how likely each mode is accepted at each of the head's positions.

@@ -15,7 +15,7 @@ import numpy as np
 
 from mtplx.auto_depth import AutoDepth
 from mtplx.costs import CostCurve
-from mtplx.depth import MAX_DEPTH, Ask, DepthPolicy, FixedDepth, Outcome, Plan
+from mtplx.depth import MAX_DEPTH, USUAL_STOP, Ask, DepthPolicy, FixedDepth, Outcome, Plan
 from mtplx.lookup import Continuation, LookupIndex
 from mtplx.pace import Pace, RoundTime
 from mtplx.shipped_costs import SHIPPED_PRIORS, shipped_curve
@@ -23,7 +23,6 @@ from mtplx.shipped_costs import SHIPPED_PRIORS, shipped_curve
 PATH = Path(__file__).parent / "assets" / "recorded-replies.npz"
 MAX_TOKENS = 96  # of a recorded reply
 DEEPEST = 7  # of the fixed depths
-_USUAL_STOP = 0.1  # as mtplx/drafting.py has it
 _NOTHING = Continuation()
 
 
@@ -140,7 +139,7 @@ class _Writing:
         """How likely it held what it was asked for, and how much of it is drafted."""
         held: list[float] = []
         chances: list[float] = []
-        least = plan.least or (_USUAL_STOP,) * plan.num_head
+        least = plan.least or (USUAL_STOP,) * plan.num_head
         for step in range(min(plan.num_head, len(self.reply.held[place]))):
             if plan.asks and math.prod(chances) < plan.asks[step]:
                 return held, step
