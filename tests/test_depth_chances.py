@@ -4,6 +4,7 @@ import pytest
 
 from mtplx.auto_depth import AutoDepth
 from mtplx.depth import Ask, Outcome, Plan
+from mtplx.prospect import prospect_of
 from tests.depth_harness import NOTHING, auto, linear
 
 DEAR = linear(1.0, 0.13, 0.06)  # a draft of one token has to be accepted once in five times
@@ -49,3 +50,11 @@ def test_what_the_head_held_behind_a_refused_token_changes_no_plan(
             policy.learn(Outcome(NOTHING, Plan(3), 3, 0, (0.5, held_behind, held_behind), follows))
         plans.append(policy.plan(Ask(100, 16, NOTHING, has_head=True, reads_chances=True)))
     assert plans[0] == plans[1]
+
+
+def test_a_round_takes_the_first_step_once_and_a_passage_none() -> None:
+    """By whoever drafts: rows, steps of the head, and what the first of these takes more."""
+    rest_s = (1.0, 1.1, 1.3, 1.6)
+    found = prospect_of([1.0, 1.5], [1.0, 1.3], [0.5], rest_s, 0.06, 0.05)
+    assert found.round_s(2, 1) == pytest.approx(1.6 + 2 * 0.06 + 0.05)
+    assert found.round_s(0, 3) == pytest.approx(1.6)
