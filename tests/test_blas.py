@@ -12,6 +12,7 @@ from mtplx.blas import num_cores, preload
 from mtplx.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
+CONFTESTS = sorted(ROOT.glob("tests/*/conftest.py"))
 linux = pytest.mark.skipif(sys.platform != "linux", reason="MLX on macOS has Accelerate")
 
 
@@ -163,3 +164,12 @@ def test_threads_are_no_more_than_the_process_may_use() -> None:
     finally:
         os.sched_setaffinity(0, cores)
     assert 1 <= num_cores() <= len(cores)
+
+
+@pytest.mark.parametrize("path", CONFTESTS, ids=lambda path: path.parent.name)
+def test_no_conftest_brings_mlx_in(path: Path) -> None:
+    """One of a folder that is named to pytest is read before the suite has chosen the BLAS."""
+    code = f"import sys, tests.{path.parent.name}.conftest; sys.exit('mlx.core' in sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or "it imports MLX"

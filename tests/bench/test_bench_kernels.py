@@ -17,7 +17,8 @@ from mtplx.bench.kernels import (
     measure_format,
 )
 from tests.bench.clock import Clock
-from tests.kernels.hosts import fast, needs_linux
+from tests.kernels.hosts import fast
+from tests.kernels.platforms import needs_linux
 
 SMALL = 4 * COLUMNS  # bytes: a few rows
 CEILING = 100e9

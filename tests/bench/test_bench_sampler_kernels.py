@@ -16,7 +16,8 @@ from mtplx.bench.sampler_kernels import (
 )
 from mtplx.kernels.source import Maker, metal
 from tests.bench.clock import Clock
-from tests.kernels.hosts import fast, needs_linux
+from tests.kernels.hosts import fast
+from tests.kernels.platforms import needs_linux
 
 WIDTH = 8192 + 700  # more than a threadgroup takes
 CEILING = 100e9

@@ -1,18 +1,14 @@
 """Makers of kernels that the emulator runs, for functions of mtplx.kernels."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
-import pytest
 
 from tests.metal_host.dtypes import to_mlx
 from tests.metal_host.host_kernel import HostKernel, Result, metal_kernel
 from tests.metal_host.launch import Mode
-
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the emulator needs Linux")
 
 
 def fast(

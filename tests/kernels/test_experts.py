@@ -17,8 +17,9 @@ from mtplx.kernels.product import (
 )
 from mtplx.kernels.source import Maker
 from tests.kernels.figures import random_rows
-from tests.kernels.hosts import Watch, needs_linux
+from tests.kernels.hosts import Watch
 from tests.kernels.matrices import MATRICES
+from tests.kernels.platforms import needs_linux
 from tests.tiny import close
 
 EXPERTS, WIDTH, COLUMNS = 5, 19, 256

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.kernels.figures import COUNTED, PAGE, figures, operations
-from tests.kernels.hosts import needs_linux
 from tests.kernels.matrices import MATRICES
+from tests.kernels.platforms import needs_linux
 
 STATED = {
     cells[0]: [float(cell) for cell in cells[1:]]

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from mtplx.kernels.gated_delta import DeltaTape, refold, step
 from mtplx.kernels.source import Maker
-from tests.kernels.hosts import Watch, checked, needs_linux
+from tests.kernels.hosts import Watch, checked
+from tests.kernels.platforms import needs_linux
 from tests.metal_host.static_check import check_static, lint
 
 Doubles = NDArray[np.float64]

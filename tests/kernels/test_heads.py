@@ -13,8 +13,9 @@ from mtplx.kernels.rows import RowRun, joined_rows
 from mtplx.kernels.source import Maker
 from mtplx.models.packed import PackedHeads
 from mtplx.models.packed_matrix import PackedMatrix
-from tests.kernels.hosts import Watch, checked, needs_linux
+from tests.kernels.hosts import Watch, checked
 from tests.kernels.matrices import MATRICES, Floats
+from tests.kernels.platforms import needs_linux
 from tests.metal_host.static_check import check_static, lint
 from tests.tiny import close
 

@@ -11,7 +11,8 @@ from mtplx.kernels.gated_delta import KEY_MULTIPLE
 from mtplx.kernels.source import Maker
 from mtplx.models.gated_delta import MAX_ROWS
 from mtplx.models.undo import layer_caches
-from tests.kernels.hosts import Watch, needs_linux
+from tests.kernels.hosts import Watch
+from tests.kernels.platforms import needs_linux
 from tests.tiny import close
 from tests.undo.passes import TEXT, keep, run
 from tests.undo.tiny_models import build

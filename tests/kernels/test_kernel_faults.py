@@ -15,8 +15,9 @@ from mtplx.kernels.product import (
 )
 from mtplx.kernels.source import Maker
 from tests.kernels.figures import random_rows
-from tests.kernels.hosts import Watch, checked, needs_linux
+from tests.kernels.hosts import Watch, checked
 from tests.kernels.matrices import MATRICES, Matrix
+from tests.kernels.platforms import needs_linux
 from tests.kernels.test_experts import COLUMNS, stacked
 from tests.metal_host.static_check import check_static, lint
 

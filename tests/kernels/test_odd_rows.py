@@ -22,7 +22,8 @@ from mtplx.loading.native_folder import folder_model
 from mtplx.models.family import Tensors
 from mtplx.models.packed import held_arrays
 from tests.kernels.figures import random_rows
-from tests.kernels.hosts import checked, needs_linux
+from tests.kernels.hosts import checked
+from tests.kernels.platforms import needs_linux
 from tests.kernels.test_product import BOUND
 from tests.loading.test_foreign_packing import Floats, e4m3, numbers
 from tests.metal_host.dtypes import to_numpy

@@ -20,7 +20,8 @@ from mtplx.state import DecodeState
 from tests.families import qwen, test_deepseek
 from tests.families.assembled import Recipe, assemble, write_checkpoint
 from tests.families.checkpoints import Tensors, read, write
-from tests.kernels.hosts import fast, needs_linux
+from tests.kernels.hosts import fast
+from tests.kernels.platforms import needs_linux
 from tests.packings import PACKINGS
 from tests.tiny import GREEDY, close, finish, random_prompt, start
 

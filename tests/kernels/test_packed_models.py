@@ -22,7 +22,8 @@ from mtplx.models.mlx_lm_target import MlxLmTarget
 from mtplx.models.packed import PackedLinear, held_arrays
 from mtplx.state import DecodeState
 from tests.foreign import read_llama, write_llama
-from tests.kernels.hosts import Watch, fast, needs_linux
+from tests.kernels.hosts import Watch, fast
+from tests.kernels.platforms import needs_linux
 from tests.loading.gguf_conversion import CASES, Arrays, stored_weights, write_case
 from tests.loading.test_foreign_packing import mixed
 from tests.loading.test_gguf_hybrids import MORE, reference, with_head

@@ -8,7 +8,8 @@ from mtplx.kernels import sampler
 from mtplx.params import SamplingParams
 from mtplx.state import DecodeState
 from mtplx.stats import DecodeStats
-from tests.kernels.hosts import fast, needs_linux
+from tests.kernels.hosts import fast
+from tests.kernels.platforms import needs_linux
 from tests.tiny import finish, head_drafter, random_prompt, start, tiny_target
 
 TARGET = tiny_target()

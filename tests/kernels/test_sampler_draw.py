@@ -13,7 +13,8 @@ from mtplx.kernels.source import Maker
 from mtplx.sampling import draw
 from mtplx.speculation import Acceptance, Draft, Uniforms
 from mtplx.verification import verify, verify_block
-from tests.kernels.hosts import Watch, checked, needs_linux
+from tests.kernels.hosts import Watch, checked
+from tests.kernels.platforms import needs_linux
 from tests.metal_host.static_check import check_static, lint
 from tests.test_verification import LARGEST, drafted, outcome, sixteenths, uniforms
 

@@ -9,7 +9,8 @@ import pytest
 from mtplx.kernels import sampler
 from mtplx.kernels.source import Kernel
 from mtplx.sampling import warp
-from tests.kernels.hosts import Watch, checked, fast, needs_linux
+from tests.kernels.hosts import Watch, checked, fast
+from tests.kernels.platforms import needs_linux
 from tests.kernels.test_sampler_rows import (
     CHUNK,
     FILTERS,

@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 
-from tests.kernels.hosts import needs_linux
+from tests.kernels.platforms import needs_linux
 from tests.kernels.sampler_figures import PAGE, PIECES, Traffic, line, traffic
 
 NARROW = 9001  # columns: two chunks

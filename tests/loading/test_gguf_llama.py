@@ -25,7 +25,8 @@ from tests.foreign import (
     transformers_logits,
     write_llama,
 )
-from tests.kernels.hosts import fast, needs_linux
+from tests.kernels.hosts import fast
+from tests.kernels.platforms import needs_linux
 from tests.tiny import DIMS, finish, random_prompt, same, start, tiny_target
 
 WIDE_HEADS = replace(DIMS, head_dim=16)  # q is wider than the hidden state

@@ -23,7 +23,8 @@ from mtplx.state import DecodeState
 from tests.families import qwen
 from tests.families.assembled import assemble, write_checkpoint
 from tests.foreign import read_llama, write_llama
-from tests.kernels.hosts import fast, needs_linux
+from tests.kernels.hosts import fast
+from tests.kernels.platforms import needs_linux
 from tests.loading.gguf_conversion import CASES, stored_weights, write_case
 from tests.loading.test_gguf_hybrids import MORE, reference, with_head
 from tests.tiny import DIMS, tiny_target

@@ -29,7 +29,8 @@ from mtplx.tuner.tiles import (
 )
 from mtplx.tuner.trial import TileStep, Trial
 from tests.foreign import write_llama
-from tests.kernels.hosts import fast, needs_linux
+from tests.kernels.hosts import fast
+from tests.kernels.platforms import needs_linux
 from tests.tiny import DIMS, tiny_target
 from tests.tuner.profiles import KEY
 from tests.tuner.scripted import RATES, TILE_STEPS, ScriptedBench, plan, run

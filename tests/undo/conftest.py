@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-import mlx.core as mx
 import pytest
 
-from mtplx.models import gated_delta
+# MLX is imported in the fixtures: this file may be read before the suite has chosen the BLAS.
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _without_compiler() -> Iterator[None]:
+    import mlx.core as mx
+
     mx.disable_compile()
     yield
     mx.enable_compile()
@@ -18,4 +19,6 @@ def _without_compiler() -> Iterator[None]:
 @pytest.fixture
 def mlx_lms_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gated delta rule as mlx-lm computes it, which a fast BLAS takes another way to."""
+    from mtplx.models import gated_delta
+
     monkeypatch.setattr(gated_delta, "rule_here", lambda maker=None: None)
